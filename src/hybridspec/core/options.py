@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What a user may choose, checked when it is chosen.
+
+`mode` and `policy` are the only options that switch algorithms.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hybridspec.core.errors import OptionError
+
+MAX_ROWS = 16
+"""Most rows that the target reads in a round, and the row count of every product in exact mode."""
+
+Mode = Literal["exact", "fast"]
+PolicyName = Literal["hybrid", "fixed", "plain"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How much to write, and how."""
+
+    max_new_tokens: int = 256
+    """Most tokens to write; the first, which the prompt's own pass gives, is counted."""
+    temperature: float = 0.0
+    """Only 0 (greedy) so far."""
+
+    def __post_init__(self) -> None:
+        if not _is_whole(self.max_new_tokens) or self.max_new_tokens < 1:
+            raise OptionError(
+                f"max_new_tokens must be a whole number of at least 1, got {self.max_new_tokens!r}."
+            )
+        if self.temperature != 0:
+            raise OptionError(
+                f"temperature {self.temperature!r} is not supported yet: decoding is greedy; "
+                "leave it at 0."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Which algorithm decodes, on which device."""
+
+    policy: PolicyName = "hybrid"
+    """hybrid chooses the rows of each round, fixed always reads the same number, plain never
+    drafts."""
+    length: int | None = None
+    """Rows of a round under fixed, anchor included; the drafter's block size if not given."""
+    mode: Mode = "exact"
+    """exact: output equals plain decoding bit for bit. fast: may differ at near-ties."""
+    device: DeviceName = "auto"
+    """auto takes a CUDA device if there is one."""
+
+    def __post_init__(self) -> None:
+        _one_of("policy", self.policy, get_args(PolicyName))
+        _one_of("mode", self.mode, get_args(Mode))
+        _one_of("device", self.device, get_args(DeviceName))
+        if self.length is None:
+            return
+        if self.policy != "fixed":
+            raise OptionError(
+                f"length belongs to policy fixed, but the policy is {self.policy}: "
+                "give policy fixed or leave length out."
+            )
+        if not _is_whole(self.length) or not 1 <= self.length <= MAX_ROWS:
+            raise OptionError(
+                f"length must be a whole number from 1 to {MAX_ROWS}, got {self.length!r}."
+            )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(f"unknown {name} {value!r}: choose one of {', '.join(known)}.")

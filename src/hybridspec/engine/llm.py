@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What users call: a loaded pair, prompts in, completions or a stream of chunks out."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import overload
+
+from hybridspec.core import device as devices
+from hybridspec.core.errors import OptionError, PromptError
+from hybridspec.core.options import DeviceName, EngineOptions, Mode, PolicyName, SamplingParams
+from hybridspec.core.records import Chunk, Completion
+from hybridspec.engine.loading import Pair, load_pair
+from hybridspec.engine.loop import Tally, decode, start
+from hybridspec.engine.measure import measure_seconds
+from hybridspec.engine.round import Rounds
+from hybridspec.engine.tables import LatencyStore, load_acceptance
+from hybridspec.models.operations import of_mode
+from hybridspec.policy.latency import Latency
+from hybridspec.policy.policy import Fixed, Hybrid
+
+
+class LLM:
+    """A target, its drafter and a policy.
+
+    >>> from hybridspec import LLM, SamplingParams
+    >>> llm = LLM()  # the pair that ships inside
+    >>> llm.generate("def add(a, b):", SamplingParams(max_new_tokens=8)).finish_reason
+    'length'
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        draft_model: str | Path | None = None,
+        policy: PolicyName = "hybrid",
+        length: int | None = None,
+        mode: Mode = "exact",
+        device: DeviceName = "auto",
+        acceptance: str | Path | None = None,
+        latency: str | Path | None = None,
+    ) -> None:
+        """Load a checkpoint directory or hub id and its DFlash drafter, or the embedded pair.
+
+        acceptance, latency: tables to use instead of those found beside the drafter and in the
+        cache. Raises HybridSpecError with what is wrong and what to do.
+        """
+        self.options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
+        self.device = devices.pick(device)
+        self._pair = load_pair(
+            model, draft_model, needs_drafter=policy != "plain", mode=mode, device=self.device
+        )
+        self._check_length()
+        self._acceptance = load_acceptance(self._pair, _path(acceptance))
+        self._named_latency = _path(latency)
+        self._latency = self._latency_store().load() if self._pair.drafter else None
+
+    @property
+    def block_size(self) -> int:
+        """Rows of the drafter's block, anchor included; 1 without a drafter."""
+        return self._pair.block_size
+
+    @property
+    def pair(self) -> Pair:
+        """The loaded target, drafter and tokenizer."""
+        return self._pair
+
+    def using(
+        self,
+        *,
+        policy: PolicyName | None = None,
+        length: int | None = None,
+        mode: Mode | None = None,
+    ) -> "LLM":
+        """The same weights under another policy or mode. `length` is not carried over."""
+        other = object.__new__(LLM)
+        other.options = EngineOptions(
+            policy=policy or self.options.policy,
+            length=length,
+            mode=mode or self.options.mode,
+            device=self.options.device,
+        )
+        if other.options.policy != "plain" and self._pair.drafter is None:
+            raise OptionError(f"policy {other.options.policy} needs a draft model, none is loaded.")
+        target = replace(self._pair.target, operations=of_mode(other.options.mode))
+        other.device = self.device
+        other._pair = replace(self._pair, target=target)
+        other._check_length()
+        other._acceptance = self._acceptance
+        other._named_latency = self._named_latency
+        other._latency = other._latency_store().load() if self._pair.drafter else None
+        return other
+
+    @overload
+    def generate(self, prompt: str, params: SamplingParams | None = None) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: list[str], params: SamplingParams | None = None
+    ) -> list[Completion]: ...
+    def generate(
+        self, prompt: str | list[str], params: SamplingParams | None = None
+    ) -> Completion | list[Completion]:
+        """Complete a prompt, or each of several, one after the other."""
+        if not isinstance(prompt, str):
+            return [self.generate(p, params) for p in prompt]
+        chunks = list(self.stream(prompt, params))
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        return Completion(
+            text="".join(chunk.text for chunk in chunks),
+            token_ids=tuple(i for chunk in chunks for i in chunk.token_ids),
+            finish_reason=last.finish_reason,
+            stats=last.stats,
+        )
+
+    def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """One chunk a round as it is decoded; the first holds the prompt's own token."""
+        params = params or SamplingParams()
+        rounds = self._begin(self._encode(prompt), params)
+        return self._chunks(rounds)
+
+    def _chunks(self, rounds: Rounds) -> Iterator[Chunk]:
+        text, tally = self._pair.tokenizer.stream(), Tally()
+        for emission in decode(rounds, tally):
+            piece = text.push(emission.token_ids)
+            if emission.finish_reason is not None:
+                piece += text.finish()
+            yield Chunk(
+                text=piece,
+                token_ids=emission.token_ids,
+                drafts_accepted=emission.drafts_accepted,
+                finish_reason=emission.finish_reason,
+                stats=tally.stats(),
+            )
+
+    def _encode(self, prompt: str) -> list[int]:
+        ids = self._pair.tokenizer.encode(prompt)
+        positions = self._pair.target.config.max_position_embeddings
+        if not ids:
+            raise PromptError("the prompt is empty: give at least one character.")
+        if len(ids) > positions:
+            raise PromptError(
+                f"the prompt has {len(ids)} tokens, the model {positions} positions: "
+                f"shorten it by {len(ids) - positions} tokens."
+            )
+        return ids
+
+    def _begin(self, prompt_ids: list[int], params: SamplingParams) -> Rounds:
+        """Read the prompt and set up its rounds; measures latency first if no table is known."""
+        target = self._pair.target
+        is_plain = self.options.policy == "plain"
+        drafter = None if is_plain else self._pair.drafter
+        positions = target.config.max_position_embeddings
+        request = start(
+            prompt_ids,
+            target=target,
+            drafter=drafter,
+            stop_ids=self._pair.tokenizer.stop_ids,
+            # the last emitted token is never read, so it may stand one past the positions
+            budget=min(params.max_new_tokens, positions - len(prompt_ids) + 1),
+        )
+        rounds = Rounds(target=target, drafter=drafter, policy=Fixed(self._rows()), request=request)
+        if self.options.policy == "hybrid":
+            self._latency = self._latency or self._measure(rounds)
+            rounds.policy = Hybrid(acceptance=self._acceptance, latency=self._latency)
+        return rounds
+
+    def _measure(self, rounds: Rounds) -> Latency:
+        context = int(rounds.request.target.length)
+        latency = Latency.measured({context: measure_seconds(rounds, self.block_size)})
+        self._latency_store().save(latency)
+        return latency
+
+    def _latency_store(self) -> LatencyStore:
+        return LatencyStore(self._pair, self.options.mode, self.device, self._named_latency)
+
+    def _rows(self) -> int:
+        if self.options.policy == "plain":
+            return 1
+        return self.options.length or self.block_size
+
+    def _check_length(self) -> None:
+        length = self.options.length
+        if length is not None and length > self.block_size:
+            raise OptionError(
+                f"length {length} exceeds the drafter's block of {self.block_size} rows: "
+                f"give 1 to {self.block_size}."
+            )
+
+
+def _path(name: str | Path | None) -> Path | None:
+    return None if name is None else Path(name)

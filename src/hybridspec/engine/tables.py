@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Which acceptance and latency tables a pair decodes with.
+
+A table that the user names must fit, or it is refused. One that is found (beside the drafter, in
+the cache) and belongs to something else is left aside, which is said once.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hybridspec.core import device as devices
+from hybridspec.core.errors import TableError
+from hybridspec.core.options import Mode
+from hybridspec.core.version import __version__
+from hybridspec.engine.cache import cache_dir
+from hybridspec.engine.loading import Pair
+from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.latency import Latency
+from hybridspec.policy.tables import check_key, read_table
+
+log = logging.getLogger("hybridspec")
+
+
+def load_acceptance(pair: Pair, named: Path | None) -> Acceptance:
+    """From the named file, else from beside the drafter, else the drafter's own confidence."""
+    path = named or (pair.draft_directory / "acceptance.json" if pair.draft_directory else None)
+    drafts = pair.block_size - 1
+    if path is None or (named is None and not path.exists()):
+        return Acceptance.uninformed(drafts)
+    try:
+        check_key(path, read_table(path), pair.names)
+        return Acceptance.load(path, drafts)
+    except TableError as error:
+        if named is not None:
+            raise
+        log.warning("%s The drafter's own confidence is used instead.", error)
+        return Acceptance.uninformed(drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStore:
+    """The latency table of a pair in one mode: named by the user, or kept in the cache."""
+
+    pair: Pair
+    mode: Mode
+    device: torch.device
+    named: Path | None
+
+    def load(self) -> Latency | None:
+        """The table, or None if it has to be measured."""
+        path = self.named or self._path()
+        if self.named is None and not path.exists():
+            return None
+        try:
+            return Latency.load(path, key=self._key(), rows=self.pair.block_size)
+        except TableError as error:
+            if self.named is not None:
+                raise
+            log.warning("%s It is measured anew.", error)
+            return None
+
+    def save(self, latency: Latency) -> None:
+        """Keep a measured table for the next run; if that fails it is said, no more."""
+        try:
+            latency.save(self._path(), key=self._key())
+        except OSError as error:
+            log.warning("The latency table could not be kept for the next run: %s.", error)
+
+    def _path(self) -> Path:
+        names = self.pair.names
+        folder = f"{names['target']}-{names.get('drafter', 'none')}-{self.device.type}-{self.mode}"
+        return cache_dir() / folder / "latency.json"
+
+    def _key(self) -> dict[str, str]:
+        return {
+            **self.pair.names,
+            "mode": self.mode,
+            "device": devices.describe(self.device),
+            "dtype": "float32",
+            "torch": torch.__version__,
+            "hybridspec": __version__,
+        }

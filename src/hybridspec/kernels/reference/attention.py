@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Attention of a few rows over a paged cache.
+
+A page holds PAGE positions of every head and starts at a multiple of PAGE, so the cache is split by
+absolute position: what a row sums, and in which order, depends on its position alone, never on the
+block that it came in.
+"""
+
+import torch
+from torch import Tensor
+
+PAGE = 128
+"""positions of a page"""
+
+
+def write_pages(pages: Tensor, x: Tensor, start: int) -> None:
+    """Store rows at positions start, start + 1, ...
+
+    pages [P, HKV, PAGE, D]   float, in place
+    x     [W, HKV, D]         float
+    """
+    positions = torch.arange(start, start + x.shape[0], device=x.device)
+    pages[positions // PAGE, :, positions % PAGE] = x
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+    """Causal attention of rows at positions start, start + 1, ... with their keys in the cache.
+
+    q            [W, H, D]              float
+    keys, values [P, HKV, PAGE, D]      float; positions after a row's own are stale, but finite
+    returns      [W, H, D]
+    """
+    W, H, D = q.shape
+    HKV = keys.shape[1]
+    G = H // HKV
+    used = (start + W + PAGE - 1) // PAGE
+    keys, values = keys[:used], values[:used]
+    # [HKV, W * G, D]: the rows of all query heads that share a key head stand together
+    grouped = (q * D**-0.5).view(W, HKV, G, D).transpose(0, 1).reshape(HKV, W * G, D)
+    scores = torch.matmul(grouped, keys.transpose(-1, -2)).view(used, HKV, W, G, PAGE)
+    positions = torch.arange(used * PAGE, device=q.device).view(used, 1, 1, 1, PAGE)
+    own = torch.arange(start, start + W, device=q.device).view(1, 1, W, 1, 1)
+    scores = scores.masked_fill(positions > own, -torch.inf)
+    shares = (scores - scores.amax(dim=(0, 4), keepdim=True)).exp()
+    parts = torch.matmul(shares.view(used, HKV, W * G, PAGE), values).view(used, HKV, W, G, D)
+    sums = shares.sum(-1)
+    total, mass = parts[0], sums[0]
+    for page in range(1, used):  # in page order: pages after a row's own add exact zeros
+        total, mass = total + parts[page], mass + sums[page]
+    return (total / mass.unsqueeze(-1)).transpose(0, 1).reshape(W, H, D)

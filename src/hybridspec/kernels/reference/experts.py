@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The routed experts of a layer.
+
+On a CPU several rows run best as two products over all experts packed side by side, unchosen ones
+weighted with zero (a loop over experts costs more than it saves while experts are small).
+`experts_of_one_row` is the cheap path for one.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hybridspec.kernels.reference.activation import silu
+
+
+def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Weighted sum of the chosen experts' outputs, down(silu(gate x) * (up x)).
+
+    x       [W, D]        float
+    ids     [W, k]        int64; -1 chooses nothing
+    weights [W, k]        float
+    gate_up [E, 2I, D]    float, gate rows first
+    down    [D, E, I]     float: packed, the checkpoint's [E, D, I] with the experts moved inward
+    returns [W, D]
+    """
+    E, double, D = gate_up.shape
+    W = x.shape[0]
+    shares = x.new_zeros(W, E + 1).scatter_(1, torch.where(ids < 0, E, ids), weights)[:, :E]
+    gate, up = F.linear(x, gate_up.view(E * double, D)).view(W, E, 2, double // 2).unbind(2)
+    hidden = silu(gate) * up * shares.unsqueeze(-1)
+    return F.linear(hidden.reshape(W, -1), down.view(D, -1))
+
+
+def experts_of_one_row(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
+) -> Tensor:
+    """The same for W = 1 and ids without -1, reading the chosen experts alone."""
+    chosen = ids[0]
+    gate, up = (gate_up[chosen] @ x[0]).chunk(2, dim=-1)  # [k, I] each
+    hidden = silu(gate) * up * weights[0, :, None]
+    return F.linear(hidden.reshape(1, -1), down[:, chosen].reshape(down.shape[0], -1))
+
+
+def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """A dense expert: x [W, D], gate and up [I, D], down [D, I]."""
+    return F.linear(silu(F.linear(x, gate)) * F.linear(x, up), down)

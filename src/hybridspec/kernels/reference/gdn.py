@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Gated DeltaNet over the rows of a block, from the convolution's input to the heads' outputs.
+
+Verification keeps no state per row: it leaves the states as they were and records what each row
+would add. `commit` then rebuilds the states of all layers after the accepted rows. What a reader
+gets wrong: the decay comes before the read of the old memory, and the output reads the state after
+the write.
+
+Formulas: design of the delta rule in blocks, arXiv 2412.06464 (Gated Delta Networks), sections 3.2
+and 3.3.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridspec.kernels.reference.activation import sigmoid, silu, softplus
+from hybridspec.kernels.reference.norm import l2_norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GdnWeights:
+    """What a GDN layer adds to its projections."""
+
+    conv: Tensor
+    """[taps, C] float: depthwise, the last tap meets the current row; C = 2 H K + HV V"""
+    decay_rate: Tensor
+    """[HV] float: exp(A_log)"""
+    dt_bias: Tensor
+    """[HV] float"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GdnState:
+    """One layer's memory of the rows that were committed."""
+
+    conv: Tensor
+    """[taps - 1, C] float: the last inputs of the convolution, oldest first"""
+    recurrent: Tensor
+    """[HV, K, V] float32"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GdnRecords:
+    """What each row of the last block would add; a leading dimension of layers is allowed."""
+
+    inputs: Tensor
+    """[..., MAX_ROWS, C] float: inputs of the convolution"""
+    keys: Tensor
+    """[..., MAX_ROWS, H, K] float32, normalised"""
+    updates: Tensor
+    """[..., MAX_ROWS, HV, V] float32: u, the corrected values times beta"""
+    log_decays: Tensor
+    """[..., MAX_ROWS, HV] float32: g, at most 0"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GdnRows:
+    """Rows after convolution, norms and gates."""
+
+    q: Tensor
+    """[W, HV, K], normalised and scaled, repeated to the value heads"""
+    k: Tensor
+    """[W, HV, K], normalised, repeated to the value heads"""
+    v: Tensor
+    """[W, HV, V]"""
+    beta: Tensor
+    """[W, HV]"""
+    log_decay: Tensor
+    """[W, HV]"""
+    keys: Tensor
+    """[W, H, K]: k before it is repeated"""
+
+
+def prepare(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState) -> GdnRows:
+    """Convolution, SiLU, l2-norms and gates.
+
+    qkv  [W, C]    float: queries of all heads, then keys, then values
+    a, b [W, HV]   float
+    """
+    HV, K, V = state.recurrent.shape
+    mixed = _convolve(qkv, weights.conv, state.conv)
+    H = (mixed.shape[1] - HV * V) // (2 * K)
+    q, k, v = mixed.split((H * K, H * K, HV * V), dim=1)
+    keys = l2_norm(k.reshape(-1, H, K))
+    queries = l2_norm(q.reshape(-1, H, K)) * K**-0.5
+    return GdnRows(
+        q=queries.repeat_interleave(HV // H, dim=1),
+        k=keys.repeat_interleave(HV // H, dim=1),
+        v=v.reshape(-1, HV, V),
+        beta=sigmoid(b),
+        log_decay=-weights.decay_rate * softplus(a + weights.dt_bias),
+        keys=keys,
+    )
+
+
+def verify_exact(
+    qkv: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: GdnWeights,
+    state: GdnState,
+    records: GdnRecords,
+    rows: int,
+) -> Tensor:
+    """Outputs row by row: each equals, bit for bit, what plain decoding computes.
+
+    Arguments as in `prepare`; W = MAX_ROWS. Writes records, leaves the state.
+    returns [W, HV, V], zeros from `rows` on
+    """
+    x = prepare(qkv, a, b, weights, state)
+    decays = x.log_decay.exp()
+    memory = state.recurrent
+    y = torch.zeros_like(x.v)
+    updates = torch.zeros_like(x.v)
+    for row in range(rows):
+        memory = memory * decays[row, :, None, None]
+        known = _read(memory, x.k[row])
+        updates[row] = x.beta[row, :, None] * (x.v[row] - known)
+        memory = _write(memory, x.k[row], updates[row])
+        y[row] = _read(memory, x.q[row])
+    _record(records, qkv, x, updates)
+    return y
+
+
+def verify_block(
+    qkv: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: GdnWeights,
+    state: GdnState,
+    records: GdnRecords,
+    rows: int,
+) -> Tensor:
+    """Outputs in block form: W = rows, one triangular solve instead of a walk."""
+    x = prepare(qkv, a, b, weights, state)
+    y, updates, _ = _delta_block(x, state.recurrent)
+    _record(records, qkv, x, updates)
+    return y
+
+
+def prefill(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState) -> Tensor:
+    """Outputs [W, HV, V] of rows that are certain: no records, the state moves on in place."""
+    x = prepare(qkv, a, b, weights, state)
+    y, _, memory = _delta_block(x, state.recurrent)
+    state.recurrent.copy_(memory)
+    taps = state.conv.shape[0]
+    state.conv.copy_(torch.cat((state.conv, qkv))[-taps:])
+    return y
+
+
+def commit(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: int) -> None:
+    """Move the states of all L layers past the first `rows` recorded rows, in place.
+
+    The recurrence of `verify_exact` with the same operations in the same order, so the states are
+    equal bit for bit.
+
+    conv      [L, taps - 1, C]   float
+    recurrent [L, HV, K, V]      float32
+    """
+    repeats = recurrent.shape[1] // records.keys.shape[2]
+    decays = records.log_decays.exp()
+    for row in range(rows):
+        recurrent.mul_(decays[:, row, :, None, None])
+        keys = records.keys[:, row].repeat_interleave(repeats, dim=1)
+        recurrent.copy_(_write(recurrent, keys, records.updates[:, row]))
+    taps = conv.shape[1]
+    conv.copy_(torch.cat((conv, records.inputs[:, :rows]), dim=1)[:, -taps:])
+
+
+def _convolve(x: Tensor, weight: Tensor, past: Tensor) -> Tensor:
+    window = torch.cat((past, x))
+    W = x.shape[0]
+    total = window[:W] * weight[0]
+    for tap in range(1, weight.shape[0]):
+        total = total + window[tap : tap + W] * weight[tap]
+    return silu(total)
+
+
+def _read(memory: Tensor, x: Tensor) -> Tensor:
+    """S^T x of every head: memory [HV, K, V], x [HV, K] -> [HV, V]."""
+    return (memory * x.unsqueeze(-1)).sum(-2)
+
+
+def _write(memory: Tensor, k: Tensor, u: Tensor) -> Tensor:
+    """S + k u^T, in two operations: a fused multiply-add would round otherwise."""
+    return memory + k.unsqueeze(-1) * u.unsqueeze(-2)
+
+
+def _delta_block(x: GdnRows, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs [W, HV, V], updates [W, HV, V] and the state after all W rows."""
+    q, k, v = (t.transpose(0, 1) for t in (x.q, x.k, x.v))  # [HV, W, .]
+    beta, total = x.beta.T.unsqueeze(-1), x.log_decay.cumsum(0).T  # [HV, W, 1], [HV, W]
+    W = total.shape[1]
+    seen = torch.ones(W, W, dtype=torch.bool, device=total.device).tril()
+    # masked before exp: a difference above the diagonal is positive and may overflow
+    ratio = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(~seen, -torch.inf).exp()
+    decay = total.exp().unsqueeze(-1)
+    system = (beta * ratio * (k @ k.mT)).tril(-1)
+    updates = torch.linalg.solve_triangular(
+        system, beta * (v - decay * (k @ memory)), upper=False, unitriangular=True
+    )
+    y = decay * (q @ memory) + (ratio * (q @ k.mT)) @ updates
+    after = decay[:, -1:] * memory + (k * ratio[:, -1].unsqueeze(-1)).mT @ updates
+    return y.transpose(0, 1), updates.transpose(0, 1), after
+
+
+def _record(records: GdnRecords, qkv: Tensor, x: GdnRows, updates: Tensor) -> None:
+    W = qkv.shape[0]
+    records.inputs[:W] = qkv
+    records.keys[:W] = x.keys
+    records.updates[:W] = updates
+    records.log_decays[:W] = x.log_decay

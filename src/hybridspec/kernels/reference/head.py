@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""From the last hidden state to tokens. The lowest index wins every tie."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LOG_ODDS_LIMIT = 40.0
+"""Log-odds beyond this say no more than certainty."""
+
+
+def read_head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The target's own next token after each row.
+
+    x      [W, D]   float
+    weight [V, D]   float
+    tokens [W]      int64: arg-max of the logits
+    gaps   [W]      float: distance of the two best logits
+    """
+    logits = F.linear(x, weight)
+    best, tokens = logits.max(-1)
+    second = logits.scatter(1, tokens[:, None], -torch.inf).amax(-1)
+    return tokens, best - second
+
+
+def draft_head(x: Tensor, weight: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
+    """The drafter's guess in each row, and how sure it is of it.
+
+    x        [W, D]   float
+    weight   [V, D]   float, the target's
+    tokens   [W]      int64: arg-max over all tokens but the mask, which is never drafted
+    log_odds [W]      float: log(p / (1 - p)) of that token, clamped to +-40
+    """
+    logits = F.linear(x, weight)
+    logits[:, mask_token_id] = -torch.inf
+    best, tokens = logits.max(-1)
+    rest = logits.scatter(1, tokens[:, None], -torch.inf).logsumexp(-1)
+    return tokens, (best - rest).clamp(-LOG_ODDS_LIMIT, LOG_ODDS_LIMIT)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What the target remembers of the tokens that it has read.
+
+One object for all of it, so that no part is rolled back without the others. Reading a block leaves
+every committed part as it was: it writes keys and values beyond the committed length, and records.
+`commit` is the only way forward.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.reference import gdn
+from hybridspec.kernels.reference.attention import PAGE
+from hybridspec.kernels.reference.gdn import GdnRecords, GdnState
+from hybridspec.models.config import TargetConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """State of one request. All tensors are written in place."""
+
+    length: Tensor
+    """[] int32: tokens read and committed"""
+    keys: Tensor
+    """[layers, pages, HKV, PAGE, D]: attention layers in order; stale from `length` on"""
+    values: Tensor
+    """as keys"""
+    conv: Tensor
+    """[layers, taps - 1, C]: last inputs of each GDN layer's convolution"""
+    recurrent: Tensor
+    """[layers, HV, K, V] float32"""
+    records: GdnRecords
+    """of the last block that was read, all GDN layers"""
+
+    @classmethod
+    def empty(cls, config: TargetConfig, positions: int, device: torch.device) -> "TargetState":
+        """A state that has read nothing, with room for `positions` and one block beyond."""
+        layers, C = config.num_gdn_layers, config.conv_width
+        H, K = config.linear_num_key_heads, config.linear_key_head_dim
+        HV, V = config.linear_num_value_heads, config.linear_value_head_dim
+        pages = (positions + MAX_ROWS + PAGE - 1) // PAGE
+        cache = (
+            config.num_attention_layers,
+            pages,
+            config.num_key_value_heads,
+            PAGE,
+            config.head_dim,
+        )
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, device=device)
+
+        return cls(
+            length=torch.zeros((), dtype=torch.int32, device=device),
+            keys=zeros(*cache),
+            values=zeros(*cache),
+            conv=zeros(layers, config.linear_conv_kernel_dim - 1, C),
+            recurrent=zeros(layers, HV, K, V),
+            records=GdnRecords(
+                inputs=zeros(layers, MAX_ROWS, C),
+                keys=zeros(layers, MAX_ROWS, H, K),
+                updates=zeros(layers, MAX_ROWS, HV, V),
+                log_decays=zeros(layers, MAX_ROWS, HV),
+            ),
+        )
+
+    def commit(self, rows: Tensor) -> None:
+        """Accept the first `rows` rows of the block that was read last; all parts move together."""
+        gdn.commit(self.conv, self.recurrent, self.records, int(rows))
+        self.length.add_(rows)
+
+    def gdn(self, layer: int) -> GdnState:
+        """State of the GDN layer with this index among GDN layers."""
+        return GdnState(conv=self.conv[layer], recurrent=self.recurrent[layer])
+
+    def gdn_records(self, layer: int) -> GdnRecords:
+        """Records of the same layer."""
+        records = self.records
+        return GdnRecords(
+            inputs=records.inputs[layer],
+            keys=records.keys[layer],
+            updates=records.updates[layer],
+            log_decays=records.log_decays[layer],
+        )
+
+    def committed(self) -> dict[str, Tensor]:
+        """Every tensor that later tokens depend on, by name; the cache without its stale part."""
+        length = int(self.length)
+        named: dict[str, Tensor] = {"length": self.length}
+        for name in ("keys", "values"):
+            for layer, pages in enumerate(getattr(self, name)):
+                rows = pages.transpose(1, 2).flatten(0, 1)  # [positions, HKV, D]
+                named[f"{name}.{layer}"] = rows[:length]
+        for name in ("conv", "recurrent"):
+            named |= {f"{name}.{layer}": x for layer, x in enumerate(getattr(self, name))}
+        return named

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Tensors of a checkpoint directory, each taken once by name and shape.
+
+A tensor that is missing, of another shape, or left over when the model is built is an error that
+names it: a layout that loads wrong must not load.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hybridspec.core.errors import CheckpointError
+from hybridspec.models.config import read_json
+
+LOADED_DTYPES = ("BF16", "F16", "F32")
+"""dtypes, in safetensors' words, that weights may have"""
+
+
+class Weights:
+    """The tensors of one checkpoint, read lazily."""
+
+    def __init__(
+        self, directory: Path, *, device: torch.device, skip: tuple[str, ...] = ()
+    ) -> None:
+        """Open all shards. Names that start with one of `skip` belong to parts that are not run."""
+        self.directory = directory
+        self._device = device
+        self._files = _open_shards(directory)
+        self._left = {name for name in self._files if not name.startswith(skip)}
+
+    def has(self, prefix: str) -> bool:
+        """Whether any tensor's name starts with `prefix`."""
+        return any(name.startswith(prefix) for name in self._files)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """The tensor `name` in float32; raises CheckpointError unless it has this shape."""
+        if name not in self._left:
+            raise CheckpointError(f"{self.directory}: tensor {name!r} is missing.")
+        self._left.remove(name)
+        file, path = self._files[name]
+        try:
+            found = file.get_slice(name)
+            stored, kind = tuple(found.get_shape()), found.get_dtype()
+            if stored != shape:
+                raise CheckpointError(
+                    f"{path}: tensor {name!r} has shape {stored}, the configuration needs {shape}."
+                )
+            if kind not in LOADED_DTYPES:
+                raise CheckpointError(
+                    f"{path}: tensor {name!r} is stored as {kind}; "
+                    f"supported: {', '.join(LOADED_DTYPES)}. Quantised checkpoints do not load yet."
+                )
+            return file.get_tensor(name).to(self._device, torch.float32)
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: tensor {name!r} cannot be read: {error}.") from None
+
+    @contextmanager
+    def complete(self) -> Generator["Weights"]:
+        """Within it a model takes its tensors; one left over at the end is refused by name."""
+        yield self
+        if self._left:
+            names = sorted(self._left)
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise CheckpointError(f"{self.directory}: unknown tensor {names[0]!r}{more}.")
+
+
+def require_directory(path: Path, what: str) -> Path:
+    """`path` if it is a directory; else a CheckpointError that says what it should have been."""
+    if not path.is_dir():
+        state = "is not a directory" if path.exists() else "does not exist"
+        raise CheckpointError(
+            f"{what} {path} {state}; give a checkpoint directory with a config.json."
+        )
+    return path
+
+
+def _open_shards(directory: Path) -> dict[str, tuple[Any, Path]]:
+    index = directory / "model.safetensors.index.json"
+    if index.exists():
+        listed = read_json(index).get("weight_map")
+        if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
+            raise CheckpointError(f"{index}: field 'weight_map' must map tensor names to files.")
+        paths = [directory / name for name in sorted(set(listed.values()))]
+    else:
+        listed, paths = None, [directory / "model.safetensors"]
+    files: dict[str, tuple[Any, Path]] = {}
+    for path in paths:
+        file = _open(path)
+        for name in file.keys():  # noqa: SIM118 (a safetensors file is no mapping)
+            if name in files:
+                raise CheckpointError(f"{path}: tensor {name!r} is also in {files[name][1].name}.")
+            files[name] = (file, path)
+    if listed is not None:
+        for name in sorted(listed.keys() ^ files.keys()):
+            raise CheckpointError(
+                f"{index}: tensor {name!r} is in the index or in a shard, not in both."
+            )
+    return files
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist; the checkpoint is incomplete.") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file: {error}.") from None

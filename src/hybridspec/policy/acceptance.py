@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""How likely each draft is to be reached and right, from the drafter's own log-odds.
+
+p_j = sigmoid(slope f_j + intercept_j): one slope for all positions, an intercept for each, because
+how often a draft is right given that the ones before it were depends on its place more than its
+confidence shows.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hybridspec.core.errors import TableError
+from hybridspec.policy.tables import numbers, read_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Coefficients of one target and drafter."""
+
+    slope: float
+    """at least 0"""
+    intercepts: tuple[float, ...]
+    """one a draft position"""
+
+    @classmethod
+    def uninformed(cls, drafts: int) -> "Acceptance":
+        """For a pair without coefficients: the drafter's own confidence, taken at its word."""
+        return cls(slope=1.0, intercepts=(0.0,) * drafts)
+
+    @classmethod
+    def load(cls, path: Path, drafts: int) -> "Acceptance":
+        """Read `acceptance.json`; raises TableError if it is damaged or of another block size."""
+        table = read_table(path)
+        intercepts = numbers(path, table.get("intercepts"), at_least=-1e3)
+        if len(intercepts) != drafts:
+            raise TableError(
+                f"{path} has {len(intercepts)} intercepts, the drafter drafts {drafts} tokens."
+            )
+        slope = numbers(path, [table.get("slope")], at_least=0.0)[0]
+        return cls(slope=slope, intercepts=tuple(intercepts))
+
+    def survival(self, log_odds: Tensor) -> Tensor:
+        """S_j = p_1 ... p_j. log_odds [drafts] float32 -> [drafts] float32, never rising."""
+        intercepts = torch.tensor(self.intercepts, device=log_odds.device)
+        return torch.sigmoid(self.slope * log_odds + intercepts).cumprod(0)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The two files that the policy keeps: JSON objects with a key that says what they belong to."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+from hybridspec.core.errors import TableError
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; raises TableError with file and place."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TableError(f"{path} does not exist.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TableError(f"{path} cannot be read: {error}.") from None
+    except json.JSONDecodeError as error:
+        raise TableError(
+            f"{path} is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+        ) from None
+    if not isinstance(table, dict) or not isinstance(table.get("key"), dict):
+        raise TableError(f"{path} must hold a JSON object with an object under 'key'.")
+    return cast("dict[str, Any]", table)
+
+
+def write_table(path: Path, table: Mapping[str, object]) -> None:
+    """Write a table whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half_written = path.with_suffix(".part")
+    half_written.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    half_written.replace(path)
+
+
+def check_key(path: Path, table: Mapping[str, Any], key: Mapping[str, str]) -> None:
+    """Raise TableError unless the table was made for `key`; names the first difference."""
+    for name, wanted in key.items():
+        found = table["key"].get(name)
+        if found != wanted:
+            raise TableError(
+                f"{path} belongs to another {name}: {found!r}, here it is {wanted!r}. "
+                "Leave it out to use one that fits."
+            )
+
+
+def numbers(path: Path, value: object, *, at_least: float) -> list[float]:
+    """`value` if it is a non-empty list of finite numbers not below `at_least`; else TableError."""
+    listed = cast("list[object]", value) if isinstance(value, list) else []
+    found = [float(x) for x in listed if _is_number(x) and at_least <= x < float("inf")]
+    if not found or len(found) < len(listed):
+        raise TableError(
+            f"{path}: expected a list of numbers of at least {at_least}, got {value!r}."
+        )
+    return found
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Tiny random checkpoints in the official formats, and a drafter that follows a script.
+
+Head counts and widths differ from each other wherever the format allows it, so that a mixed-up
+dimension cannot pass.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+from hybridspec.core.records import Block
+from hybridspec.models.dflash import DraftState
+
+VOCAB = 288
+STOP_ID = 256
+MASK_ID = 257
+
+TARGET: dict[str, Any] = {
+    "model_type": "qwen3_5_moe_text",
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+    },
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "moe_intermediate_size": 12,
+    "shared_expert_intermediate_size": 20,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "eos_token_id": STOP_ID,
+    "dtype": "float32",
+}
+
+DRAFTER: dict[str, Any] = {
+    "model_type": "qwen3",
+    "architectures": ["DFlashDraftModel"],
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "block_size": 16,
+    "num_target_layers": 4,
+    "dflash_config": {"mask_token_id": MASK_ID, "target_layer_ids": [0, 2, 3]},
+}
+
+
+def write_target(directory: Path, *, seed: int = 0, **changes: Any) -> Path:
+    """A random target checkpoint with its tokenizer."""
+    config = TARGET | changes
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
+    write_json(directory / "generation_config.json", {"eos_token_id": [STOP_ID]})
+    save_file(target_tensors(config, seed), directory / "model.safetensors")
+    write_tokenizer(directory)
+    return directory
+
+
+def write_drafter(directory: Path, *, seed: int = 1, **changes: Any) -> Path:
+    """A random drafter checkpoint."""
+    config = DRAFTER | changes
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
+    save_file(drafter_tensors(config, seed), directory / "model.safetensors")
+    return directory
+
+
+def write_tokenizer(directory: Path) -> None:
+    """One token a byte, then the specials."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|endoftext|>", "<|mask|>"])
+    backend.save(str(directory / "tokenizer.json"))
+
+
+def write_json(path: Path, values: Any) -> None:
+    """One JSON file."""
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def target_tensors(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
+    """Random tensors in the official fused layout."""
+    gen = torch.Generator().manual_seed(seed)
+    D, E, inner = config["hidden_size"], config["num_experts"], config["moe_intermediate_size"]
+    S, V = config["shared_expert_intermediate_size"], config["vocab_size"]
+    tensors: dict[str, Tensor] = {}
+
+    def put(name: str, *shape: int, scale: float | None = None) -> None:
+        spread = shape[-1] ** -0.5 if scale is None else scale
+        tensors[name] = torch.randn(shape, generator=gen) * spread
+
+    put("model.embed_tokens.weight", V, D, scale=1.0)
+    for number, kind in enumerate(config["layer_types"]):
+        name = f"model.layers.{number}."
+        put(f"{name}input_layernorm.weight", D, scale=0.1)
+        put(f"{name}post_attention_layernorm.weight", D, scale=0.1)
+        mixer = _put_gdn if kind == "linear_attention" else _put_attention
+        mixer(put, tensors, config, name, gen)
+        put(f"{name}mlp.gate.weight", E, D, scale=1.0)
+        put(f"{name}mlp.experts.gate_up_proj", E, 2 * inner, D)
+        put(f"{name}mlp.experts.down_proj", E, D, inner)
+        put(f"{name}mlp.shared_expert.gate_proj.weight", S, D)
+        put(f"{name}mlp.shared_expert.up_proj.weight", S, D)
+        put(f"{name}mlp.shared_expert.down_proj.weight", D, S)
+        put(f"{name}mlp.shared_expert_gate.weight", 1, D)
+    put("model.norm.weight", D, scale=0.1)
+    put("lm_head.weight", V, D, scale=0.3)
+    return tensors
+
+
+def _put_gdn(put: Any, tensors: Any, config: Any, layer: str, gen: torch.Generator) -> None:
+    name, D = f"{layer}linear_attn.", config["hidden_size"]
+    H, K = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    HV, V = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    C = 2 * H * K + HV * V
+    for part, rows in (("qkv", C), ("z", HV * V), ("b", HV), ("a", HV)):
+        put(f"{name}in_proj_{part}.weight", rows, D)
+    put(f"{name}conv1d.weight", C, 1, config["linear_conv_kernel_dim"])
+    tensors[f"{name}A_log"] = torch.rand(HV, generator=gen) * 2 - 1
+    put(f"{name}dt_bias", HV, scale=0.5)
+    tensors[f"{name}norm.weight"] = 1 + 0.1 * torch.randn(V, generator=gen)
+    put(f"{name}out_proj.weight", D, HV * V)
+
+
+def _put_attention(put: Any, tensors: Any, config: Any, layer: str, gen: torch.Generator) -> None:
+    name, hidden, D = f"{layer}self_attn.", config["hidden_size"], config["head_dim"]
+    H, HKV = config["num_attention_heads"], config["num_key_value_heads"]
+    put(f"{name}q_proj.weight", 2 * H * D, hidden)
+    put(f"{name}k_proj.weight", HKV * D, hidden)
+    put(f"{name}v_proj.weight", HKV * D, hidden)
+    put(f"{name}o_proj.weight", hidden, H * D)
+    put(f"{name}q_norm.weight", D, scale=0.1)
+    put(f"{name}k_norm.weight", D, scale=0.1)
+
+
+def drafter_tensors(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
+    """Random tensors in z-lab's layout."""
+    gen = torch.Generator().manual_seed(seed)
+    hidden, inner, D = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    H, HKV = config["num_attention_heads"], config["num_key_value_heads"]
+    taps = len(config["dflash_config"]["target_layer_ids"])
+    shapes = {
+        "fc.weight": (hidden, hidden * taps),
+        "hidden_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
+    for number in range(config["num_hidden_layers"]):
+        shapes |= {
+            f"layers.{number}.{name}.weight": shape
+            for name, shape in {
+                "input_layernorm": (hidden,),
+                "post_attention_layernorm": (hidden,),
+                "self_attn.q_proj": (H * D, hidden),
+                "self_attn.k_proj": (HKV * D, hidden),
+                "self_attn.v_proj": (HKV * D, hidden),
+                "self_attn.o_proj": (hidden, H * D),
+                "self_attn.q_norm": (D,),
+                "self_attn.k_norm": (D,),
+                "mlp.gate_proj": (inner, hidden),
+                "mlp.up_proj": (inner, hidden),
+                "mlp.down_proj": (hidden, inner),
+            }.items()
+        }
+    return {
+        name: 1 + 0.1 * torch.randn(shape, generator=gen)
+        if len(shape) == 1
+        else torch.randn(shape, generator=gen) * shape[-1] ** -0.5
+        for name, shape in shapes.items()
+    }
+
+
+@dataclass
+class ScriptedDrafter:
+    """Proposes the continuation `script`, spoiled where a test wants it."""
+
+    script: list[int]
+    """tokens that plain decoding emits, the prompt's own first"""
+    block_size: int = 16
+    right: list[int] = field(default_factory=list[int])
+    """drafts to get right, round by round; beyond the list all of them"""
+    emitted: int = 1
+    rounds: int = 0
+    wrong: int = 7
+
+    def empty_state(self, positions: int) -> DraftState:
+        """No memory."""
+        return DraftState(keys=torch.empty(0), values=torch.empty(0), waiting=[])
+
+    def take(self, taps: Tensor, state: DraftState) -> None:
+        """Count what was committed; the prompt's rows come before the first round."""
+        if self.rounds:
+            self.emitted += len(taps)
+
+    def propose(self, anchor: Tensor, state: DraftState) -> Block:
+        """The next of the script, with the wished number of right drafts."""
+        right = self.right[self.rounds] if self.rounds < len(self.right) else self.block_size
+        self.rounds += 1
+        drafts = (self.script[self.emitted :] + [0] * self.block_size)[: self.block_size - 1]
+        if right < len(drafts):
+            drafts[right] = (drafts[right] + self.wrong) % VOCAB
+        tokens = torch.tensor([int(anchor), *drafts])
+        return Block(tokens=tokens, log_odds=torch.zeros(self.block_size - 1))
