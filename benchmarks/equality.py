@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Drafted output against plain decoding, at length, on the embedded pair.
+
+Exact mode must not differ at all. Fast mode may differ where plain decoding's two best logits nearly
+tie; every first divergence is listed with the gap at its place. Writes results/equality.json.
+Exit code 1 if exact mode differs, or if a gap in fast mode reaches GAP_LIMIT.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hybridspec import LLM, SamplingParams
+from hybridspec.bench.circumstances import observe
+from hybridspec.core.options import Mode
+from hybridspec.models.embedded import heldout_prompts
+from hybridspec.models.qwen3_5_moe import PREFILL_ROWS
+from hybridspec.models.state import TargetState
+
+GAP_LIMIT = 1e-3
+"""fp32: design, losslessness"""
+RESULT = Path(__file__).parent / "results" / "equality.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first token in which a drafted text parts from plain decoding."""
+
+    prompt: int
+    place: int
+    gap: float
+    """distance of plain decoding's two best logits there"""
+
+
+def compare(llm: LLM, prompts: list[str], params: SamplingParams, mode: Mode) -> dict[str, object]:
+    """Divergences of hybrid and of every fixed length from plain decoding in one mode."""
+    plain = [llm.using(policy="plain", mode=mode).generate(p, params).token_ids for p in prompts]
+    arms = {f"fixed:{n}": llm.using(policy="fixed", length=n, mode=mode) for n in block(llm)}
+    arms["hybrid"] = llm.using(policy="hybrid", mode=mode)
+    found: dict[str, object] = {}
+    for name, arm in arms.items():
+        parted: list[Divergence] = []
+        for number, (prompt, wanted) in enumerate(zip(prompts, plain, strict=True)):
+            ids = arm.generate(prompt, params).token_ids
+            if ids != wanted:
+                place = next(i for i, (a, b) in enumerate(zip(ids, wanted, strict=False)) if a != b)
+                gap = gap_at(llm, prompt, wanted[:place])
+                parted.append(Divergence(prompt=number, place=place, gap=gap))
+        found[name] = [vars_of(d) for d in parted]
+        print(f"{mode} {name}: {len(parted)} of {len(prompts)} texts differ", flush=True)
+    return found
+
+
+def block(llm: LLM) -> range:
+    """Every length that the drafter allows."""
+    return range(1, llm.block_size + 1)
+
+
+@torch.inference_mode()
+def gap_at(llm: LLM, prompt: str, written: tuple[int, ...]) -> float:
+    """Distance of the two best logits after a prompt and what was written to it."""
+    target = llm.pair.target
+    ids = torch.tensor([*llm.pair.tokenizer.encode(prompt), *written], device=llm.device)
+    state = TargetState.empty(target.config, len(ids), llm.device)
+    gaps = [target.read_prompt(ids[i : i + PREFILL_ROWS], state).gaps for i in starts(len(ids))]
+    return float(gaps[-1][-1])
+
+
+def starts(length: int) -> range:
+    """Where the pieces of a prompt begin."""
+    return range(0, length, PREFILL_ROWS)
+
+
+def vars_of(divergence: Divergence) -> dict[str, float]:
+    """One divergence for JSON."""
+    return {"prompt": divergence.prompt, "place": divergence.place, "gap": divergence.gap}
+
+
+def main() -> int:
+    """Compare both modes and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", type=int, default=60)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    asked = parser.parse_args()
+    llm = LLM(policy="hybrid", device=asked.device)
+    prompts = heldout_prompts("test")[: asked.prompts]
+    params = SamplingParams(max_new_tokens=asked.tokens)
+    exact, fast = (compare(llm, prompts, params, mode) for mode in ("exact", "fast"))
+    differing = sum(len(arm) for arm in exact.values())  # pyright: ignore
+    gaps = [d["gap"] for arm in fast.values() for d in arm]  # pyright: ignore
+    result = {
+        "benchmark": "equality",
+        "prompts": len(prompts),
+        "max_new_tokens": asked.tokens,
+        "exact_differences": differing,
+        "fast_divergences": len(gaps),
+        "fast_largest_gap": max(gaps, default=None),
+        "exact": exact,
+        "fast": fast,
+        **observe(llm.device, " ".join(["python", *sys.argv])).to_json(),
+    }
+    asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"exact: {differing} differences; fast: {len(gaps)}, largest gap {max(gaps, default=0)}")
+    return int(differing > 0 or max(gaps, default=0) >= GAP_LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
