@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Drafted output against plain decoding, at length, on the embedded pair.
 
-Exact mode must not differ at all. Fast mode may differ where plain decoding's two best logits nearly
+Exact mode must not differ at all. Fast mode may differ where plain decoding's best logits nearly
 tie; every first divergence is listed with the gap at its place. Writes results/equality.json.
 Exit code 1 if exact mode differs, or if a gap in fast mode reaches GAP_LIMIT.
 """
