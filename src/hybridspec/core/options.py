@@ -6,6 +6,7 @@
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from hybridspec.core.errors import OptionError
@@ -16,6 +17,20 @@ MAX_ROWS = 16
 Mode = Literal["exact", "fast"]
 PolicyName = Literal["hybrid", "fixed", "plain"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Which target and drafter, and what is known about them."""
+
+    model: str | None = None
+    """Checkpoint directory or hub id of the target; the embedded pair if not given."""
+    draft_model: str | None = None
+    """Checkpoint directory or hub id of the drafter that belongs to the target."""
+    acceptance: Path | None = None
+    """Acceptance file of the drafter; its own if not given."""
+    latency: Path | None = None
+    """Latency table of this device; the saved one, or measured at start, if not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 FinishReason = Literal["stop", "length"]
@@ -112,6 +114,8 @@ class Chunk:
 
     text: str
     """whole UTF-8 only: bytes of an unfinished character wait for the next chunk"""
+    drafted_text: str
+    """the beginning of `text` that accepted drafts wrote; what follows is the target's own token"""
     token_ids: tuple[int, ...]
     drafts_accepted: int
     finish_reason: FinishReason | None
@@ -129,3 +133,15 @@ class Completion:
     """a stop id, if one ended the text, is the last"""
     finish_reason: FinishReason
     stats: Stats
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> Completion:
+        """The request whose finished stream these chunks are."""
+        last = chunks[-1]
+        assert last.finish_reason is not None, "the last chunk tells why the stream ended"
+        return cls(
+            text="".join(chunk.text for chunk in chunks),
+            token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+            finish_reason=last.finish_reason,
+            stats=last.stats,
+        )

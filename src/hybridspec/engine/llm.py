@@ -105,15 +105,7 @@ class LLM:
         """Complete a prompt, or each of several, one after the other."""
         if not isinstance(prompt, str):
             return [self.generate(p, params) for p in prompt]
-        chunks = list(self.stream(prompt, params))
-        last = chunks[-1]
-        assert last.finish_reason is not None
-        return Completion(
-            text="".join(chunk.text for chunk in chunks),
-            token_ids=tuple(i for chunk in chunks for i in chunk.token_ids),
-            finish_reason=last.finish_reason,
-            stats=last.stats,
-        )
+        return Completion.of(list(self.stream(prompt, params)))
 
     def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
         """One chunk a round as it is decoded; the first holds the prompt's own token."""
@@ -124,11 +116,14 @@ class LLM:
     def _chunks(self, rounds: Rounds) -> Iterator[Chunk]:
         text, tally = self._pair.tokenizer.stream(), Tally()
         for emission in decode(rounds, tally):
-            piece = text.push(emission.token_ids)
+            accepted = emission.drafts_accepted
+            drafted = text.push(emission.token_ids[:accepted])
+            own = text.push(emission.token_ids[accepted:])
             if emission.finish_reason is not None:
-                piece += text.finish()
+                own += text.finish()
             yield Chunk(
-                text=piece,
+                text=drafted + own,
+                drafted_text=drafted,
                 token_ids=emission.token_ids,
                 drafts_accepted=emission.drafts_accepted,
                 finish_reason=emission.finish_reason,

@@ -79,6 +79,7 @@ class TargetConfig:
             fields = fields.inside("text_config")
         fields.expect("hidden_act", "silu")
         fields.expect("attention_bias", False)
+        fields.expect("attn_output_gate", True)
         rope = fields.inside("rope_parameters")
         rope.expect("rope_type", "default")
         head_dim = fields.positive("head_dim")
@@ -116,6 +117,8 @@ class DraftConfig:
     """token whose embedding fills the rows to be drafted"""
     target_layer_ids: tuple[int, ...]
     """target layers whose outputs are tapped, from 0"""
+    num_target_layers: int | None
+    """depth of the target that the drafter was trained for, if it says so"""
 
     @classmethod
     def load(cls, directory: Path) -> "DraftConfig":
@@ -129,22 +132,25 @@ class DraftConfig:
             )
         nested = fields.inside("dflash_config") if "dflash_config" in fields.values else fields
         layers = fields.positive("num_hidden_layers")
-        _refuse_unsupported_draft(fields, layers)
+        _refuse_unsupported_draft(fields, nested, layers)
         block = (nested if "block_size" in nested.values else fields).positive("block_size")
         if not 2 <= block <= MAX_ROWS:
             raise CheckpointError(
                 f"{fields.path}: block_size {block} is not supported: blocks hold 2 to {MAX_ROWS} "
                 f"rows. Use a drafter with block_size {MAX_ROWS} or less."
             )
-        return cls(
+        config = cls(
             **{name: fields.positive(name) for name in _DRAFT_SIZES},
             num_hidden_layers=layers,
-            rope_theta=fields.get("rope_theta", float),
+            rope_theta=_draft_rope_theta(fields),
             rms_norm_eps=fields.get("rms_norm_eps", float, 1e-6),
             block_size=block,
             mask_token_id=nested.get("mask_token_id", int),
             target_layer_ids=_tap_ids(nested, fields, layers),
+            num_target_layers=fields.values.get("num_target_layers"),
         )
+        _check_multiple(config, "num_attention_heads", "num_key_value_heads", fields.path)
+        return config
 
 
 class Fields:
@@ -180,9 +186,9 @@ class Fields:
         return value
 
     def expect(self, name: str, only: object) -> None:
-        """Refuse a field with any value but the one that is supported; it may be absent."""
-        value = self.values.get(name, only)
-        if value != only:
+        """Refuse a field with any value but the one that is supported; it may be absent or null."""
+        value = self.values.get(name)
+        if value is not None and value != only:
             raise CheckpointError(
                 f"{self.path}: field {name!r} is {value!r}; only {only!r} is supported."
             )
@@ -266,15 +272,8 @@ def _target_layer_types(fields: Fields) -> tuple[str, ...]:
 
 
 def _check_heads(config: TargetConfig, path: Path) -> None:
-    for more, fewer in (
-        ("num_attention_heads", "num_key_value_heads"),
-        ("linear_num_value_heads", "linear_num_key_heads"),
-    ):
-        if getattr(config, more) % getattr(config, fewer):
-            raise CheckpointError(
-                f"{path}: {more} {getattr(config, more)} is not a multiple of "
-                f"{fewer} {getattr(config, fewer)}."
-            )
+    _check_multiple(config, "num_attention_heads", "num_key_value_heads", path)
+    _check_multiple(config, "linear_num_value_heads", "linear_num_key_heads", path)
     if config.rotary_dims % 2 or not 0 < config.rotary_dims <= config.head_dim:
         raise CheckpointError(
             f"{path}: partial_rotary_factor gives {config.rotary_dims} rotary dimensions; "
@@ -289,18 +288,38 @@ def _check_heads(config: TargetConfig, path: Path) -> None:
         )
 
 
-def _refuse_unsupported_draft(fields: Fields, layers: int) -> None:
+def _check_multiple(config: object, more: str, fewer: str, path: Path) -> None:
+    large, small = getattr(config, more), getattr(config, fewer)
+    if large % small:
+        raise CheckpointError(f"{path}: {more} {large} is not a multiple of {fewer} {small}.")
+
+
+def _refuse_unsupported_draft(fields: Fields, nested: Fields, layers: int) -> None:
     fields.expect("hidden_act", "silu")
     fields.expect("attention_bias", False)
     fields.expect("rope_scaling", None)
-    for name in ("output_multiplier", "final_logit_softcapping", "input_embedding_scale"):
-        fields.expect(name, None)
-    types = fields.values.get("layer_types", ["full_attention"] * layers)
+    for level in (fields, nested):
+        level.expect("is_causal", False)
+        for name in ("output_multiplier", "final_logit_softcapping", "input_embedding_scale"):
+            level.expect(name, None)
+    types = fields.values.get("layer_types")
+    if types is None:  # then this flag alone makes layers slide
+        fields.expect("use_sliding_window", False)
+        types = ["full_attention"] * layers
     if types != ["full_attention"] * layers:
         raise CheckpointError(
             f"{fields.path}: layer_types {types!r} is not supported; "
             f"supported: {layers} times 'full_attention'."
         )
+
+
+def _draft_rope_theta(fields: Fields) -> float:
+    """At the root, or in `rope_parameters`, where Transformers 5 writes it."""
+    if fields.values.get("rope_parameters") is None:
+        return fields.get("rope_theta", float)
+    rope = fields.inside("rope_parameters")
+    rope.expect("rope_type", "default")
+    return rope.get("rope_theta", float)
 
 
 def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:

@@ -192,6 +192,11 @@ def _check_fit(directory: Path, config: DraftConfig, target: TargetConfig) -> No
                 f"drafter {directory} has {field} {ours}, the target {theirs}; "
                 "give the drafter that was trained for this target."
             )
+    if config.num_target_layers not in (None, len(target.layer_types)):
+        raise CheckpointError(
+            f"drafter {directory} is for a target of {config.num_target_layers} layers, this one "
+            f"has {len(target.layer_types)}; give the drafter that was trained for this target."
+        )
     if not 0 <= config.mask_token_id < target.vocab_size:
         raise CheckpointError(
             f"drafter {directory} has mask_token_id {config.mask_token_id}, outside the target's "

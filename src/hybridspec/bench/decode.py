@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The same prompts through each policy, one after the other, so that drift of the machine hits all.
+
+The order of the policies rotates with every prompt and repeat. Plain decoding is measured in exact
+and in fast mode whatever is asked for: a slow plain would flatter every other figure.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hybridspec.bench.circumstances import observe
+from hybridspec.bench.loops import loop_start
+from hybridspec.bench.options import Arm, DecodeOptions, read_prompts
+from hybridspec.bench.report import ArmReport, DecodeReport, Spread
+from hybridspec.core.options import SamplingParams
+from hybridspec.core.records import Chunk, Stats
+from hybridspec.engine.llm import LLM
+from hybridspec.models.embedded import demo_prompts
+
+PLAIN_EXACT = Arm(policy="plain", mode="exact")
+PLAIN_FAST = Arm(policy="plain", mode="fast")
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One prompt decoded once."""
+
+    token_ids: tuple[int, ...]
+    counted: Stats
+    """statistics up to the last round that ends before the text loops"""
+
+
+Runs = dict[Arm, list[list[Run]]]
+"""runs by arm, repeat and prompt"""
+
+
+def run_decode(
+    options: DecodeOptions,
+    *,
+    command: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> DecodeReport:
+    """Measure what `options` ask for; `progress` hears how many texts of how many are done."""
+    prompts = read_prompts(options.prompts) if options.prompts else demo_prompts()
+    engines = _load(options)
+    params = SamplingParams(max_new_tokens=options.max_new_tokens)
+    _warm_up(engines, prompts[0])
+    runs = _measure(engines, prompts, params, options.repeats, progress)
+    llm = next(iter(engines.values()))
+    is_drafting = any(arm.policy != "plain" for arm in engines)
+    block_size = llm.block_size if is_drafting else None
+    plain = runs[Arm(policy="plain", mode=options.mode)]
+    return DecodeReport(
+        arms=tuple(_report(arm, runs, block_size) for arm in runs),
+        mode=options.mode,
+        block_size=block_size,
+        prompts=len(prompts),
+        looping=sum(loop_start(run.token_ids) is not None for run in plain[0]),
+        max_new_tokens=options.max_new_tokens,
+        repeats=options.repeats,
+        circumstances=observe(llm.device, command),
+    )
+
+
+def _load(options: DecodeOptions) -> dict[Arm, LLM]:
+    """One engine an arm, all over the same weights; plain comes first, in both modes."""
+    drafted = [arm for arm in options.arms if arm.policy != "plain"]
+    base = LLM(
+        options.model,
+        draft_model=options.draft_model,
+        policy="hybrid" if drafted else "plain",
+        mode=options.mode,
+        device=options.device,
+        acceptance=options.acceptance,
+        latency=options.latency,
+    )
+    return {
+        arm: base.using(policy=arm.policy, length=arm.length, mode=arm.mode)
+        for arm in (PLAIN_EXACT, PLAIN_FAST, *drafted)
+    }
+
+
+def _warm_up(engines: dict[Arm, LLM], prompt: str) -> None:
+    for llm in engines.values():
+        llm.generate(prompt, SamplingParams(max_new_tokens=WARM_UP_TOKENS))
+
+
+def _measure(
+    engines: dict[Arm, LLM],
+    prompts: Sequence[str],
+    params: SamplingParams,
+    repeats: int,
+    progress: Callable[[int, int], None] | None,
+) -> Runs:
+    runs: Runs = {arm: [[] for _ in range(repeats)] for arm in engines}
+    order = list(engines)
+    total = repeats * len(prompts) * len(order)
+    done = 0
+    for repeat in range(repeats):
+        for prompt in prompts:
+            for arm in order:
+                runs[arm][repeat].append(_decode(engines[arm], prompt, params))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            order.append(order.pop(0))
+    return runs
+
+
+def _decode(llm: LLM, prompt: str, params: SamplingParams) -> Run:
+    return counted_run(list(llm.stream(prompt, params)))
+
+
+def counted_run(chunks: Sequence[Chunk]) -> Run:
+    """A finished stream; what it wrote once it loops is kept, but counts in no figure."""
+    token_ids = tuple(token for chunk in chunks for token in chunk.token_ids)
+    start = loop_start(token_ids)
+    counted = [c.stats for c in chunks if start is None or c.stats.tokens <= start]
+    return Run(token_ids=token_ids, counted=counted[-1])
+
+
+def _report(arm: Arm, runs: Runs, block_size: int | None) -> ArmReport:
+    own = runs[arm]
+    whole = [
+        other for other in runs if other.policy == "fixed" and other.length in (None, block_size)
+    ]
+    return ArmReport(
+        name=_name(arm, block_size),
+        mode=arm.mode,
+        tokens_per_second=Spread.of(total(repeat).tokens_per_second for repeat in own),
+        ms_per_round=Spread.of(_ms_per_round(total(repeat)) for repeat in own),
+        over_plain_exact=_speed_up(own, runs[PLAIN_EXACT]),
+        over_plain_fast=_speed_up(own, runs[PLAIN_FAST]),
+        over_fixed=_speed_up(own, runs[whole[0]]) if whole else None,
+        tokens_per_round=total(own[0]).tokens_per_round,
+        mean_length=total(own[0]).mean_length,
+        lengths=total(own[0]).lengths,
+        identical=_identical(own, runs[Arm(policy="plain", mode=arm.mode)]),
+    )
+
+
+def _name(arm: Arm, block_size: int | None) -> str:
+    name = arm.policy
+    if arm.policy == "fixed":
+        name = f"fixed:{arm.length or block_size}"
+    return f"{name} fast" if arm.mode == "fast" else name
+
+
+def total(runs: Sequence[Run]) -> Stats:
+    """What counts of one repeat, as if it were one text: one token came from a prompt's pass."""
+    counted = [run.counted for run in runs]
+    lengths = sum((Counter(stats.lengths) for stats in counted), Counter[int]())
+    return Stats(
+        rounds=sum(stats.rounds for stats in counted),
+        tokens=1 + sum(stats.tokens - 1 for stats in counted),
+        rows_read=sum(stats.rows_read for stats in counted),
+        drafts_accepted=sum(stats.drafts_accepted for stats in counted),
+        lengths=dict(sorted(lengths.items())),
+        seconds=sum(stats.seconds for stats in counted),
+    )
+
+
+def _ms_per_round(stats: Stats) -> float:
+    return 1e3 * stats.seconds / stats.rounds if stats.rounds else 0.0
+
+
+def _speed_up(own: list[list[Run]], other: list[list[Run]]) -> Spread:
+    """Ratios of tokens a second, each within one repeat."""
+    pairs = [(total(ours), total(theirs)) for ours, theirs in zip(own, other, strict=True)]
+    return Spread.of(
+        ours.tokens_per_second / theirs.tokens_per_second if theirs.seconds else 0.0
+        for ours, theirs in pairs
+    )
+
+
+def _identical(own: list[list[Run]], plain: list[list[Run]]) -> int:
+    """Prompts whose ids equal plain's in every repeat."""
+    return sum(
+        len({run.token_ids for run in (*ours, *theirs)}) == 1
+        for ours, theirs in zip(zip(*own, strict=True), zip(*plain, strict=True), strict=True)
+    )

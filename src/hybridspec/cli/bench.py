@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""`hybridspec bench decode`: the measurement of floor 5, with its progress on a terminal."""
+
+import json as json_format
+import shlex
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from hybridspec.bench.options import DecodeOptions
+
+
+def decode(
+    *,
+    options: Annotated[DecodeOptions, Parameter(name="*")] = DecodeOptions(),
+    json: Annotated[bool, Parameter(show_default=False)] = False,
+) -> int:
+    """Measure decoding: the same prompts through each policy.
+
+    Args:
+        options: What to measure.
+        json: Print one object instead of a table.
+    """
+    from hybridspec.bench.decode import run_decode  # torch is loaded only when all flags are right
+
+    console = Console(stderr=True)
+    columns = (TextColumn("texts decoded"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("decode", total=None)
+        report = run_decode(
+            options,
+            command=shlex.join(["hybridspec", *sys.argv[1:]]),
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if json:
+        print(json_format.dumps(report.to_json()))
+    else:
+        print(report.table(), end="")
+    return 0

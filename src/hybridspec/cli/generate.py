@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""`hybridspec generate`: complete one prompt, streamed as it is decoded."""
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hybridspec.cli.prompts import prompt_text
+from hybridspec.cli.screen import Screen, Silence, screen
+from hybridspec.cli.tally import Tally
+from hybridspec.core.options import Checkpoints, EngineOptions, SamplingParams
+from hybridspec.core.records import Completion
+
+
+def generate(
+    prompt: str | None = None,
+    /,
+    *,
+    stdin: Annotated[bool, Parameter(name=["--stdin", "-"], show_default=False)] = False,
+    prompt_file: Path | None = None,
+    checkpoints: Annotated[Checkpoints, Parameter(name="*")] = Checkpoints(),
+    options: Annotated[EngineOptions, Parameter(name="*")] = EngineOptions(),
+    max_new_tokens: int = SamplingParams().max_new_tokens,
+    json: Annotated[bool, Parameter(show_default=False)] = False,
+) -> int:
+    """Complete a prompt.
+
+    Args:
+        prompt: Text to complete; a prompt that ships if none is given.
+        stdin: Read the prompt from stdin.
+        prompt_file: Read the prompt from a UTF-8 file.
+        checkpoints: Which target and drafter.
+        options: How to decode.
+        max_new_tokens: Most tokens to write.
+        json: Print one object with text, token ids and statistics instead of a stream.
+    """
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    text = prompt_text(prompt, is_stdin=stdin, file=prompt_file)
+    tally = Tally()
+    try:
+        _stream(text, checkpoints, options, params, Silence() if json else screen(), tally)
+    except KeyboardInterrupt:
+        print("\n" + tally.describe(), file=sys.stderr)
+        raise
+    if json:
+        print(json_format.dumps(_to_json(tally.completion())))
+    else:
+        print(tally.describe(), file=sys.stderr)
+    return 0
+
+
+def _stream(
+    text: str,
+    checkpoints: Checkpoints,
+    options: EngineOptions,
+    params: SamplingParams,
+    seen: Screen,
+    tally: Tally,
+) -> None:
+    from hybridspec.engine.llm import LLM  # torch is loaded only when all flags are right
+
+    llm = LLM(
+        checkpoints.model,
+        draft_model=checkpoints.draft_model,
+        policy=options.policy,
+        length=options.length,
+        mode=options.mode,
+        device=options.device,
+        acceptance=checkpoints.acceptance,
+        latency=checkpoints.latency,
+    )
+    chunks = llm.stream(text, params)
+    seen.prompt(text)
+    for chunk in chunks:
+        tally.add(chunk)
+        seen.show(chunk)
+    seen.end()
+
+
+def _to_json(completion: Completion) -> dict[str, object]:
+    return {
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        "stats": completion.stats.to_json(),
+    }

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+import pytest
+
+from hybridspec.bench.options import Arm, DecodeOptions, parse_policies, read_prompts
+from hybridspec.core.errors import OptionError
+
+
+def test_policies_are_read_in_the_order_given():
+    assert parse_policies("hybrid, fixed:8,plain,fixed", "fast") == (
+        Arm(policy="hybrid", mode="fast"),
+        Arm(policy="fixed", mode="fast", length=8),
+        Arm(policy="plain", mode="fast"),
+        Arm(policy="fixed", mode="fast"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "''"),
+        ("plain,", "''"),
+        ("greedy", "'greedy'"),
+        ("fixed:", "''"),
+        ("fixed:x", "'x'"),
+        ("fixed:-1", "'-1'"),
+        ("fixed:1.5", "'1.5'"),
+        ("fixed:0", "0"),
+        ("fixed:17", "17"),
+        ("hybrid:4", "hybrid"),
+        ("plain,plain", "once"),
+    ],
+)
+def test_a_bad_policy_list_is_named(text, named):
+    with pytest.raises(OptionError) as caught:
+        DecodeOptions(policies=text)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("repeats", [0, -1])
+def test_repeats_below_one_are_refused(repeats):
+    with pytest.raises(OptionError, match="repeats must be at least 1"):
+        DecodeOptions(repeats=repeats)
+
+
+def test_prompts_are_read_verbatim(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(b'{"prompt": "a\\n\\tb"}\r\n{"prompt": "gr\xc3\xb6\xc3\x9fe \\u2028"}')
+    assert read_prompts(file) == ["a\n\tb", "größe \u2028"]
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (b"", "not JSON"),
+        (b'{"prompt": "a",}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'"a"', "an object"),
+        (b'{"text": "a"}', "an object"),
+        (b'{"prompt": "a", "temperature": 1}', "nothing else"),
+        (b'{"prompt": 3}', "got 3"),
+        (b'{"prompt": ""}', "empty"),
+        (b'{"prompt": "\xff"}', "not UTF-8"),
+        (b'{"prompt": "\\ud800"}', "surrogate"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, named):
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(b'{"prompt": "good"}\n' + line + b"\n")
+    with pytest.raises(OptionError, match=named) as caught:
+        read_prompts(file)
+    assert str(caught.value).startswith(f"{file}, line 2: ")
+
+
+def test_a_prompts_file_without_a_line_or_absent_is_named(tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    for file in (empty, tmp_path / "absent.jsonl", tmp_path):
+        with pytest.raises(OptionError, match=str(file)):
+            read_prompts(file)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+import pytest
+import torch
+from hypothesis import settings
+
+from tests.fakes import FakeLLM
+from tests.tiny import write_drafter, write_target
+
+# no deadline: a busy machine is no failure; the same examples everywhere, and nothing left behind
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Small products gain nothing from a second thread and lose much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test sees tables that another one, or the user, has measured."""
+    monkeypatch.setenv("HYBRIDSPEC_CACHE", str(tmp_path / "hybridspec-cache"))
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tmp_path_factory):
+    """Directory of the tiny target; not to be changed."""
+    return write_target(tmp_path_factory.mktemp("tiny") / "target")
+
+
+@pytest.fixture(scope="session")
+def tiny_drafter(tmp_path_factory):
+    """Directory of its drafter; not to be changed."""
+    return write_drafter(tmp_path_factory.mktemp("tiny") / "drafter")
+
+
+@pytest.fixture
+def inference():
+    """For tests that call rooms below the engine's own loop."""
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def fake_llm(monkeypatch):
+    """The fake engine in place of the real one, and two prompts in place of those that ship."""
+    for module in ("hybridspec.engine.llm", "hybridspec.bench.decode"):
+        monkeypatch.setattr(f"{module}.LLM", FakeLLM)
+    for module in ("hybridspec.models.embedded", "hybridspec.bench.decode"):
+        monkeypatch.setattr(f"{module}.demo_prompts", lambda: ["import os\n", "import sys\n"])
+    return FakeLLM
+
+
+@pytest.fixture
+def tiny_pair(tmp_path):
+    """Directories of a sound tiny target and drafter, which a test may damage."""
+    return write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter")

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The same engine code on a CUDA device, where the reference operations run so far."""
+
+import pytest
+import torch
+
+from hybridspec import LLM, SamplingParams
+from hybridspec.models.embedded import heldout_prompts
+
+pytestmark = pytest.mark.gpu
+
+PROMPTS, TOKENS = 6, 48
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(device="cuda")
+
+
+@pytest.fixture(scope="module")
+def plain(llm: LLM) -> list[tuple[int, ...]]:
+    return ids(llm.using(policy="plain"))
+
+
+def ids(llm: LLM) -> list[tuple[int, ...]]:
+    prompts = heldout_prompts("test")[:PROMPTS]
+    return [llm.generate(p, SamplingParams(max_new_tokens=TOKENS)).token_ids for p in prompts]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 13, 16])
+def test_fixed_lengths_write_what_plain_decoding_writes(llm, plain, length):
+    assert ids(llm.using(policy="fixed", length=length)) == plain
+
+
+def test_hybrid_writes_what_plain_decoding_writes(llm, plain):
+    assert ids(llm.using(policy="hybrid")) == plain
+
+
+def test_plain_decoding_repeats_itself(llm, plain):
+    assert ids(llm.using(policy="plain")) == plain
+
+
+def test_first_divergence_from_the_cpu_is_rare(llm, plain):
+    """Another device sums in another order: near-ties may flip, most texts may not."""
+    torch.set_num_threads(1)
+    on_cpu = ids(LLM(policy="plain", device="cpu"))
+    same = sum(a == b for a, b in zip(plain, on_cpu, strict=True))
+    assert same >= PROMPTS - 1

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What the README quotes is what the code says."""
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hybridspec.engine.round import Rounds
+from hybridspec.models import embedded
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_round_in_the_readme_is_the_round_in_the_file():
+    assert textwrap.dedent(inspect.getsource(Rounds.drafted_round)).strip() in README
+
+
+def test_the_readme_reads_in_two_minutes_and_links_to_files_that_exist():
+    assert len(README.splitlines()) < 150
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (Path(__file__).parents[1] / target).exists(), target
+
+
+@pytest.mark.skipif(not embedded.TARGET.exists(), reason="the embedded pair is not trained yet")
+def test_the_example_in_the_readme_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("HYBRIDSPEC_CACHE", str(tmp_path))
+    example = README.split("```python\nfrom hybridspec")[1].split("```")[0]
+    exec("from hybridspec" + example, {})
+    *text, figure = capsys.readouterr().out.splitlines()
+    assert text
+    assert float(figure.removesuffix(" tokens a round")) >= 1

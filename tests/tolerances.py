@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""How far float32 may stand from its float64 judge: the same in CI and at a desk.
+
+A relative distance is norm(found - judge) / norm(judge) of a whole tensor. Each bound is about
+four times the largest distance that its tests showed (x86-64, torch 2.13, November 2026).
+"""
+
+from torch import Tensor
+
+OPERATION = 2e-6
+"""norms, rotary, head, router, experts, attention"""
+GDN_WALK = 1e-6
+"""token by token, outputs and states"""
+GDN_BLOCK = 4e-6
+"""block form, keys of correlation 1 and beta near 1 included"""
+LOGITS = 1e-4
+"""against Transformers, times max(1, largest logit); absolute, element by element"""
+DRAFTER = 1e-5
+"""a whole drafter pass"""
+PREFILL = 1e-4
+"""promise 1: any state tensor after rounds, against a fresh prefill of the accepted text"""
+PREFILL_MEDIAN = 2e-5
+"""promise 1: the median over state tensors"""
+ROUTER_GAP = 1e-5
+"""router logits: a position whose k-th and next expert are nearer may be routed otherwise"""
+
+
+def distance(found: Tensor, judge: Tensor) -> float:
+    """Relative distance of two tensors, in float64."""
+    judge = judge.double()
+    return float((found.double() - judge).norm() / judge.norm().clamp_min(1e-30))
