@@ -21,6 +21,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def set_threads():
+    """torch.set_num_threads, undone at the end."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """No test sees tables that another one, or the user, has measured."""

@@ -208,28 +208,31 @@ class ScriptedDrafter:
     """Proposes the continuation `script`, spoiled where a test wants it."""
 
     script: list[int]
-    """tokens that plain decoding emits, the prompt's own first"""
+    """tokens that plain decoding emits after the prompt"""
+    prompt: int
+    """tokens of the prompt"""
     block_size: int = 16
     right: list[int] = field(default_factory=list[int])
     """drafts to get right, round by round; beyond the list all of them"""
-    emitted: int = 1
     rounds: int = 0
+    """drafted rounds so far"""
     wrong: int = 7
 
     def empty_state(self, positions: int) -> DraftState:
-        """No memory."""
+        """No memory but the count of committed positions."""
         return DraftState(keys=torch.empty(0), values=torch.empty(0), waiting=[])
 
     def take(self, taps: Tensor, state: DraftState) -> None:
-        """Count what was committed; the prompt's rows come before the first round."""
-        if self.rounds:
-            self.emitted += len(taps)
+        """Count what was committed."""
+        state.injected += len(taps)
 
     def propose(self, anchor: Tensor, state: DraftState) -> Block:
         """The next of the script, with the wished number of right drafts."""
         right = self.right[self.rounds] if self.rounds < len(self.right) else self.block_size
         self.rounds += 1
-        drafts = (self.script[self.emitted :] + [0] * self.block_size)[: self.block_size - 1]
+        emitted = state.injected + state.waiting_rows() - self.prompt + 1
+        assert int(anchor) == self.script[emitted - 1], "the text left its script"
+        drafts = (self.script[emitted:] + [0] * self.block_size)[: self.block_size - 1]
         if right < len(drafts):
             drafts[right] = (drafts[right] + self.wrong) % VOCAB
         tokens = torch.tensor([int(anchor), *drafts])

@@ -11,11 +11,11 @@ from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import DeviceName, EngineOptions, Mode, PolicyName, SamplingParams
 from hybridspec.core.records import Chunk, Completion
-from hybridspec.engine.loading import Pair, load_pair
+from hybridspec.engine.loading import load_pair
 from hybridspec.engine.loop import Tally, decode, start
 from hybridspec.engine.measure import measure_seconds
 from hybridspec.engine.round import Rounds
-from hybridspec.engine.tables import LatencyStore, load_acceptance
+from hybridspec.engine.tables import Tables
 from hybridspec.models.operations import of_mode
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
@@ -47,25 +47,30 @@ class LLM:
         acceptance, latency: tables to use instead of those found beside the drafter and in the
         cache. Raises HybridSpecError with what is wrong and what to do.
         """
-        self.options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
-        self.device = devices.pick(device)
-        self._pair = load_pair(
-            model, draft_model, needs_drafter=policy != "plain", mode=mode, device=self.device
+        options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
+        if policy != "hybrid" and (acceptance is not None or latency is not None):
+            name = "acceptance" if acceptance is not None else "latency"
+            raise OptionError(
+                f"{name} belongs to policy hybrid, but the policy is {policy}: "
+                f"give policy hybrid or leave {name} out."
+            )
+        found = devices.pick(device)
+        pair = load_pair(
+            model, draft_model, needs_drafter=policy != "plain", mode=mode, device=found
         )
-        self._check_length()
-        self._acceptance = load_acceptance(self._pair, _path(acceptance))
-        self._named_latency = _path(latency)
-        self._latency = self._latency_store().load() if self._pair.drafter else None
+        tables = Tables(
+            pair=pair,
+            mode=mode,
+            device=found,
+            named_acceptance=_path(acceptance),
+            named_latency=_path(latency),
+        )
+        self._set_up(options, tables)
 
     @property
     def block_size(self) -> int:
         """Rows of the drafter's block, anchor included; 1 without a drafter."""
-        return self._pair.block_size
-
-    @property
-    def pair(self) -> Pair:
-        """The loaded target, drafter and tokenizer."""
-        return self._pair
+        return self.pair.block_size
 
     def using(
         self,
@@ -75,23 +80,30 @@ class LLM:
         mode: Mode | None = None,
     ) -> "LLM":
         """The same weights under another policy or mode. `length` is not carried over."""
-        other = object.__new__(LLM)
-        other.options = EngineOptions(
+        options = EngineOptions(
             policy=policy or self.options.policy,
             length=length,
             mode=mode or self.options.mode,
             device=self.options.device,
         )
-        if other.options.policy != "plain" and self._pair.drafter is None:
-            raise OptionError(f"policy {other.options.policy} needs a draft model, none is loaded.")
-        target = replace(self._pair.target, operations=of_mode(other.options.mode))
-        other.device = self.device
-        other._pair = replace(self._pair, target=target)
-        other._check_length()
-        other._acceptance = self._acceptance
-        other._named_latency = self._named_latency
-        other._latency = other._latency_store().load() if self._pair.drafter else None
+        target = replace(self.pair.target, operations=of_mode(options.mode))
+        pair = replace(self.pair, target=target)
+        other = object.__new__(LLM)
+        other._set_up(options, replace(self._tables, pair=pair, mode=options.mode))
         return other
+
+    def _set_up(self, options: EngineOptions, tables: Tables) -> None:
+        self.options, self.pair, self.device = options, tables.pair, tables.device
+        self._tables = tables
+        if options.policy != "plain" and self.pair.drafter is None:
+            raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
+        if options.length is not None and options.length > self.block_size:
+            raise OptionError(
+                f"length {options.length} exceeds the drafter's block of {self.block_size} rows: "
+                f"give 1 to {self.block_size}."
+            )
+        if options.policy == "hybrid":
+            self._acceptance, self._latency = tables.acceptance(), tables.latency()
 
     @overload
     def generate(self, prompt: str, params: SamplingParams | None = None) -> Completion: ...
@@ -114,7 +126,7 @@ class LLM:
         return self._chunks(rounds)
 
     def _chunks(self, rounds: Rounds) -> Iterator[Chunk]:
-        text, tally = self._pair.tokenizer.stream(), Tally()
+        text, tally = self.pair.tokenizer.stream(), Tally()
         for emission in decode(rounds, tally):
             accepted = emission.drafts_accepted
             drafted = text.push(emission.token_ids[:accepted])
@@ -131,8 +143,8 @@ class LLM:
             )
 
     def _encode(self, prompt: str) -> list[int]:
-        ids = self._pair.tokenizer.encode(prompt)
-        positions = self._pair.target.config.max_position_embeddings
+        ids = self.pair.tokenizer.encode(prompt)
+        positions = self.pair.target.config.max_position_embeddings
         if not ids:
             raise PromptError("the prompt is empty: give at least one character.")
         if len(ids) > positions:
@@ -144,15 +156,15 @@ class LLM:
 
     def _begin(self, prompt_ids: list[int], params: SamplingParams) -> Rounds:
         """Read the prompt and set up its rounds; measures latency first if no table is known."""
-        target = self._pair.target
         is_plain = self.options.policy == "plain"
-        drafter = None if is_plain else self._pair.drafter
+        drafter = None if is_plain else self.pair.drafter
+        target = replace(self.pair.target, taps=()) if is_plain else self.pair.target
         positions = target.config.max_position_embeddings
         request = start(
             prompt_ids,
             target=target,
             drafter=drafter,
-            stop_ids=self._pair.tokenizer.stop_ids,
+            stop_ids=self.pair.tokenizer.stop_ids,
             # the last emitted token is never read, so it may stand one past the positions
             budget=min(params.max_new_tokens, positions - len(prompt_ids) + 1),
         )
@@ -165,24 +177,13 @@ class LLM:
     def _measure(self, rounds: Rounds) -> Latency:
         context = int(rounds.request.target.length)
         latency = Latency.measured({context: measure_seconds(rounds, self.block_size)})
-        self._latency_store().save(latency)
+        self._tables.keep(latency)
         return latency
-
-    def _latency_store(self) -> LatencyStore:
-        return LatencyStore(self._pair, self.options.mode, self.device, self._named_latency)
 
     def _rows(self) -> int:
         if self.options.policy == "plain":
             return 1
         return self.options.length or self.block_size
-
-    def _check_length(self) -> None:
-        length = self.options.length
-        if length is not None and length > self.block_size:
-            raise OptionError(
-                f"length {length} exceeds the drafter's block of {self.block_size} rows: "
-                f"give 1 to {self.block_size}."
-            )
 
 
 def _path(name: str | Path | None) -> Path | None:

@@ -25,52 +25,56 @@ from hybridspec.policy.tables import check_key, read_table
 log = logging.getLogger("hybridspec")
 
 
-def load_acceptance(pair: Pair, named: Path | None) -> Acceptance:
-    """From the named file, else from beside the drafter, else the drafter's own confidence."""
-    path = named or (pair.draft_directory / "acceptance.json" if pair.draft_directory else None)
-    drafts = pair.block_size - 1
-    if path is None or (named is None and not path.exists()):
-        return Acceptance.uninformed(drafts)
-    try:
-        check_key(path, read_table(path), pair.names)
-        return Acceptance.load(path, drafts)
-    except TableError as error:
-        if named is not None:
-            raise
-        log.warning("%s The drafter's own confidence is used instead.", error)
-        return Acceptance.uninformed(drafts)
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyStore:
-    """The latency table of a pair in one mode: named by the user, or kept in the cache."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables of a pair in one mode on one device, and those that the user named instead."""
 
     pair: Pair
     mode: Mode
     device: torch.device
-    named: Path | None
+    named_acceptance: Path | None
+    named_latency: Path | None
 
-    def load(self) -> Latency | None:
-        """The table, or None if it has to be measured."""
-        path = self.named or self._path()
-        if self.named is None and not path.exists():
+    def acceptance(self) -> Acceptance:
+        """From the named file, else from beside the drafter, else the drafter's own confidence."""
+        named, directory, drafts = (
+            self.named_acceptance,
+            self.pair.draft_directory,
+            self.pair.block_size - 1,
+        )
+        path = named or (directory / "acceptance.json" if directory else None)
+        if path is None or (named is None and not path.exists()):
+            return Acceptance.uninformed(drafts)
+        try:
+            check_key(path, read_table(path), self.pair.names)
+            return Acceptance.load(path, drafts)
+        except TableError as error:
+            if named is not None:
+                raise
+            log.warning("%s The drafter's own confidence is used instead.", error)
+            return Acceptance.uninformed(drafts)
+
+    def latency(self) -> Latency | None:
+        """From the named file, else from the cache; None if it has to be measured."""
+        path = self.named_latency or self._kept()
+        if self.named_latency is None and not path.exists():
             return None
         try:
             return Latency.load(path, key=self._key(), rows=self.pair.block_size)
         except TableError as error:
-            if self.named is not None:
+            if self.named_latency is not None:
                 raise
             log.warning("%s It is measured anew.", error)
             return None
 
-    def save(self, latency: Latency) -> None:
+    def keep(self, latency: Latency) -> None:
         """Keep a measured table for the next run; if that fails it is said, no more."""
         try:
-            latency.save(self._path(), key=self._key())
+            latency.save(self._kept(), key=self._key())
         except OSError as error:
             log.warning("The latency table could not be kept for the next run: %s.", error)
 
-    def _path(self) -> Path:
+    def _kept(self) -> Path:
         names = self.pair.names
         folder = f"{names['target']}-{names.get('drafter', 'none')}-{self.device.type}-{self.mode}"
         return cache_dir() / folder / "latency.json"

@@ -33,7 +33,7 @@ class Latency:
         table = read_table(path)
         check_key(path, table, key)
         found: dict[str, object] = table.get("seconds") or {}
-        if not isinstance(found, dict) or not found or not all(c.isdigit() for c in found):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(found, dict) or not found or not all(c.isdecimal() for c in found):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TableError(f"{path}: 'seconds' must map contexts to lists of seconds.")
         seconds = {int(c): numbers(path, row, at_least=1e-9) for c, row in found.items()}
         for context, row in seconds.items():

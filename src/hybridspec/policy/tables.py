@@ -3,6 +3,7 @@
 """The two files that the policy keeps: JSON objects with a key that says what they belong to."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -40,16 +41,14 @@ def check_key(path: Path, table: Mapping[str, Any], key: Mapping[str, str]) -> N
     for name, wanted in key.items():
         found = table["key"].get(name)
         if found != wanted:
-            raise TableError(
-                f"{path} belongs to another {name}: {found!r}, here it is {wanted!r}. "
-                "Leave it out to use one that fits."
-            )
+            raise TableError(f"{path} belongs to another {name}: {found!r}, here it is {wanted!r}.")
 
 
 def numbers(path: Path, value: object, *, at_least: float) -> list[float]:
     """`value` if it is a non-empty list of finite numbers not below `at_least`; else TableError."""
     listed = cast("list[object]", value) if isinstance(value, list) else []
-    found = [float(x) for x in listed if _is_number(x) and at_least <= x < float("inf")]
+    largest = sys.float_info.max  # JSON may hold whole numbers that no float can
+    found = [float(x) for x in listed if _is_number(x) and at_least <= x <= largest]
     if not found or len(found) < len(listed):
         raise TableError(
             f"{path}: expected a list of numbers of at least {at_least}, got {value!r}."

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+import pytest
+
+from tests.decoding import load, load_draft
+
+
+@pytest.fixture(scope="session")
+def target(tiny_target):
+    """The tiny target in exact mode."""
+    return load(tiny_target)
+
+
+@pytest.fixture(scope="session")
+def drafter(tiny_drafter, target):
+    return load_draft(tiny_drafter, target)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The Python API: what it refuses, what it returns, and that its counts add up."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hybridspec
+from hybridspec import LLM, HybridSpecError, SamplingParams
+from hybridspec.engine.loading import find
+from hybridspec.engine.tokenizer import Tokenizer
+from tests.tiny import VOCAB
+
+PROMPT = "def größe(maß):\n"
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_target, tiny_drafter):
+    return LLM(tiny_target, draft_model=tiny_drafter, policy="fixed", length=4)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_target):
+    return Tokenizer(tiny_target, vocab_size=VOCAB, eos_in_config=())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"policy": "greedy"}, ["policy", "'greedy'", "hybrid, fixed, plain"]),
+        ({"mode": "quick"}, ["mode", "'quick'", "exact, fast"]),
+        ({"device": "tpu"}, ["device", "'tpu'", "auto, cpu, cuda"]),
+        ({"length": 4}, ["length", "fixed", "hybrid"]),
+        ({"policy": "plain", "length": 1}, ["length", "fixed", "plain"]),
+        ({"policy": "fixed", "length": 0}, ["length", "0", "1 to 16"]),
+        ({"policy": "fixed", "length": 17}, ["length", "17", "1 to 16"]),
+        ({"policy": "fixed", "length": 2.0}, ["length", "2.0"]),
+        ({"policy": "fixed", "length": True}, ["length", "True"]),
+        ({"policy": "fixed", "length": "4"}, ["length", "'4'"]),
+    ],
+)
+def test_an_option_that_is_not_supported_is_named(options, named):
+    with pytest.raises(HybridSpecError) as caught:
+        LLM("absent", **options)
+    for words in named:
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lenght", "temperature", "draft", "kappa"])
+def test_an_unknown_argument_raises(name):
+    with pytest.raises(TypeError, match=name):
+        LLM("absent", **{name: 1})
+    with pytest.raises(TypeError, match="top_p"):
+        SamplingParams(top_p=0.9)
+    with pytest.raises(TypeError):
+        SamplingParams(16)
+
+
+@pytest.mark.parametrize("temperature", [0.7, -1, 1e-9, float("nan")])
+def test_sampling_is_refused_until_it_exists(temperature):
+    with pytest.raises(HybridSpecError, match="temperature"):
+        SamplingParams(temperature=temperature)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 1.5, True, "8", None])
+def test_a_bad_budget_is_named(tokens):
+    with pytest.raises(HybridSpecError, match=f"max_new_tokens.*{tokens!r}"):
+        SamplingParams(max_new_tokens=tokens)
+
+
+@pytest.mark.parametrize(("prompt", "named"), [("", "empty"), ("x" * 513, "shorten it by 1 token")])
+def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_decoded(llm, prompt, named):
+    for ask in (llm.generate, llm.stream):
+        with pytest.raises(HybridSpecError, match=named):
+            ask(prompt)
+
+
+def test_a_length_above_the_block_is_refused_here_and_under_using(llm, tiny_target, tiny_drafter):
+    assert llm.block_size == 16
+    with pytest.raises(HybridSpecError, match="17"):
+        llm.using(policy="fixed", length=17)
+
+
+def test_using_shares_weights_and_leaves_the_first_as_it_was(llm):
+    other = llm.using(policy="plain", mode="fast")
+    assert (other.options.policy, other.options.mode, other.options.length) == (
+        "plain",
+        "fast",
+        None,
+    )
+    assert (llm.options.policy, llm.options.mode, llm.options.length) == ("fixed", "exact", 4)
+    assert other.pair.target.head is llm.pair.target.head
+    assert llm.using(length=2).options.length == 2
+
+
+def test_a_pair_without_drafter_decodes_plain_alone(tiny_target):
+    llm = LLM(tiny_target, policy="plain")
+    assert llm.block_size == 1
+    assert llm.generate("x", SamplingParams(max_new_tokens=3)).stats.tokens_per_round == 1.0
+    for policy in ("hybrid", "fixed"):
+        with pytest.raises(HybridSpecError, match=f"policy {policy} needs a draft model"):
+            llm.using(policy=policy)
+
+
+def test_a_list_of_prompts_is_answered_in_order(llm):
+    params = SamplingParams(max_new_tokens=12)
+    together = llm.generate([PROMPT, "x", PROMPT], params)
+    alone = [llm.generate(p, params).token_ids for p in (PROMPT, "x", PROMPT)]
+    assert [c.token_ids for c in together] == alone
+    assert llm.generate([], params) == []
+
+
+@pytest.mark.parametrize("policy", ["plain", "fixed", "hybrid"])
+def test_a_stream_joined_is_the_completion_and_its_counts_add_up(llm, policy):
+    llm, params = llm.using(policy=policy), SamplingParams(max_new_tokens=40)
+    chunks, whole = list(llm.stream(PROMPT, params)), llm.generate(PROMPT, params)
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    ids = [i for chunk in chunks for i in chunk.token_ids]
+    assert tuple(ids) == whole.token_ids
+    assert whole.text == llm.pair.tokenizer.decode(ids)
+    assert [c.finish_reason for c in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].finish_reason == whole.finish_reason == "length"
+    for number, chunk in enumerate(chunks):
+        stats = chunk.stats
+        assert stats.rounds == number
+        assert stats.tokens == sum(len(c.token_ids) for c in chunks[: number + 1])
+        assert stats.tokens == 1 + sum(1 + c.drafts_accepted for c in chunks[1 : number + 1])
+        assert stats.rows_read == sum(rows * count for rows, count in stats.lengths.items())
+        assert stats.rounds == sum(stats.lengths.values())
+        assert stats.drafts_accepted == sum(c.drafts_accepted for c in chunks[: number + 1])
+        assert stats.tokens - 1 == stats.rounds + stats.drafts_accepted
+    assert stats.seconds > 0
+    assert stats.tokens_per_second == pytest.approx((stats.tokens - 1) / stats.seconds)
+    assert stats.to_json()["lengths"] == {str(k): v for k, v in sorted(stats.lengths.items())}
+    if policy == "plain":
+        assert (stats.tokens_per_round, stats.mean_length) == (1.0, 1.0)
+
+
+def test_what_comes_out_cannot_be_changed(llm):
+    completion = llm.generate("x", SamplingParams(max_new_tokens=1))
+    assert completion.stats.rounds == 0
+    assert completion.stats.tokens_per_round == completion.stats.tokens_per_second == 0.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        completion.text = ""
+
+
+@pytest.mark.parametrize("policy", ["plain", "fixed"])
+@pytest.mark.parametrize("room", [0, 1, 12, 40])
+def test_a_prompt_that_fills_the_positions_ends_with_length(llm, policy, room):
+    prompt = "positions " * 52
+    completion = llm.using(policy=policy).generate(prompt[: 512 - room])
+    assert completion.finish_reason == "length"
+    assert len(completion.token_ids) == room + 1
+    plain = llm.using(policy="plain").generate(prompt[: 512 - room])
+    assert completion.token_ids == plain.token_ids
+
+
+@given(text=st.text(max_size=12), data=st.data())
+def test_only_whole_characters_are_shown(tokenizer, text, data):
+    ids, stream, shown = tokenizer.encode(text), tokenizer.stream(), ""
+    while ids:
+        step = data.draw(st.integers(1, 4))
+        shown += stream.push(tuple(ids[:step]))
+        ids = ids[step:]
+        assert text.startswith(shown)
+    assert shown + stream.finish() == text
+
+
+@given(ids=st.lists(st.integers(0, 257), max_size=20), step=st.integers(1, 5))
+def test_pieces_of_any_ids_join_to_their_text(tokenizer, ids, step):
+    stream, shown = tokenizer.stream(), ""
+    for start in range(0, len(ids), step):
+        shown += stream.push(tuple(ids[start : start + step]))
+    assert shown + stream.finish() == tokenizer.decode(ids)
+
+
+def test_an_unfinished_character_is_marked_at_the_end_only(tokenizer):
+    ids = tokenizer.encode("a€")[:-1]
+    stream = tokenizer.stream()
+    assert "".join(stream.push((i,)) for i in ids) == "a"
+    assert stream.finish() == "\ufffd"
+
+
+def test_a_device_that_is_absent_is_named():
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    with pytest.raises(HybridSpecError, match=r"device cuda.*--device cpu"):
+        LLM("absent", device="cuda")
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, hybridspec; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert set(hybridspec.__all__) == set(dir(hybridspec))
+    assert all(getattr(hybridspec, name) is not None for name in hybridspec.__all__)
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = hybridspec.Nothing
+
+
+def test_a_hub_id_goes_to_the_hub(tmp_path, monkeypatch):
+    asked = []
+
+    def fetch(name, **_):
+        asked.append(name)
+        if name == "owner/absent":
+            raise LocalEntryNotFoundError("no such repository\nand more lines")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert find("owner/name", "model") == tmp_path
+    with pytest.raises(HybridSpecError, match=r"draft model owner/absent .*: no such repository$"):
+        find("owner/absent", "draft model")
+    assert asked == ["owner/name", "owner/absent"]
+
+
+def test_a_name_that_is_no_directory_is_named(tmp_path):
+    for name in (tmp_path / "absent", str(tmp_path / "absent"), "./absent/x", "absent"):
+        with pytest.raises(HybridSpecError, match="does not exist"):
+            find(name, "model")

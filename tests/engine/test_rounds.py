@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Rounds whose acceptance is forced, against plain decoding: tokens and every state tensor."""
+
+import random
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+
+from hybridspec.engine.loop import Tally, decode
+from hybridspec.models.dflash import RING_ROWS
+from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.latency import Latency
+from hybridspec.policy.policy import Fixed, Hybrid
+from hybridspec.policy.routing import RoutingCosts
+from tests.decoding import ZURICH, begin, differing, load, plain_ids
+from tests.tiny import ScriptedDrafter, write_target
+from tests.tolerances import DRAFTER, distance
+
+pytestmark = pytest.mark.usefixtures("inference")
+
+PROMPTS = {"code": b"def area(r):\n    return", "repetition": ZURICH, "one token": b"x"}
+
+
+class Walk:
+    """Plain decoding of a prompt: ids, and the state after each step."""
+
+    def __init__(self, target, prompt, steps):
+        rounds = begin(target, prompt)
+        self.ids, self.states = [int(rounds.request.anchor)], []
+        for _ in range(steps):
+            self.states.append(deepcopy(rounds.request.target))
+            self.ids += rounds.plain_round().tokens.tolist()
+
+
+@pytest.fixture(scope="module")
+def walk_of(target):
+    @cache
+    def of(name):
+        with torch.inference_mode():
+            return Walk(target, PROMPTS[name], 64)
+
+    return of
+
+
+def scripted(target, prompt, ids, *, right=(), rows=16, **kwargs):
+    drafter = ScriptedDrafter(script=ids, prompt=len(prompt), right=list(right))
+    return begin(target, prompt, drafter=drafter, policy=Fixed(rows), **kwargs)
+
+
+@dataclass(frozen=True)
+class Shown(Fixed):
+    """Shows the first router one row more, and keeps it or not."""
+
+    keeps: bool = False
+
+    def look_ahead(self, rows):
+        return rows + 1
+
+    def correct(self, routed, survival, rows, shown):
+        return shown if self.keeps else rows
+
+
+@pytest.mark.parametrize("drafts", range(16))
+@pytest.mark.parametrize("name", ["code", "repetition"])
+def test_any_accepted_count_of_any_length_leaves_what_plain_decoding_leaves(
+    target, walk_of, name, drafts
+):
+    walk, prompt = walk_of(name), PROMPTS[name]
+    fresh = scripted(target, prompt, walk.ids)
+    for accepted in range(drafts + 1):
+        rounds = replace(fresh, request=deepcopy(fresh.request), policy=Fixed(drafts + 1))
+        rounds.drafter = ScriptedDrafter(script=walk.ids, prompt=len(prompt), right=[accepted])
+        outcome = rounds.drafted_round()
+        assert int(outcome.verdict.accepted) == accepted
+        assert int(outcome.rows) == drafts + 1
+        ids = [walk.ids[0], *outcome.tokens.tolist()]
+        assert differing(rounds.request.target, walk.states[len(ids) - 1]) == []
+        rounds.policy = Fixed(16)
+        while len(ids) < accepted + 2 + 32:
+            ids += rounds.drafted_round().tokens.tolist()
+        assert ids == walk.ids[: len(ids)]
+        assert differing(rounds.request.target, walk.states[len(ids) - 1]) == []
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 7, 15])
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_row_shown_to_the_router_leaves_no_trace(tiny_target, walk_of, mode, rows, keeps):
+    target, walk = load(tiny_target, mode=mode), walk_of("code")
+    for accepted in (0, rows - 1, rows):
+        rounds = scripted(target, PROMPTS["code"], walk.ids, right=[accepted])
+        rounds.policy = Shown(rows, keeps)
+        outcome = rounds.drafted_round()
+        assert int(outcome.rows) == rows + keeps
+        assert int(outcome.verdict.accepted) == min(accepted, rows - 1 + keeps)
+        state, plain = rounds.request.target, walk.states[len(outcome.tokens)]
+        if mode == "exact":
+            assert differing(state, plain) == []
+        pairs = zip(state.committed().values(), plain.committed().values(), strict=True)
+        assert all(distance(ours, theirs) < 1e-4 for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize("name", ["code", "repetition"])
+def test_routing_keeps_and_drops_rows_and_the_text_stays(target, walk_of, name):
+    walk, prompt, dice = walk_of(name), PROMPTS[name], random.Random(0)
+    right = [dice.choice((0, 1, 2, 4, 15)) for _ in range(64)]
+    rounds = scripted(target, prompt, walk.ids, right=right, budget=64)
+    stairs = [1.0, 1.3, 1.3, 1.3, 2.2, 2.2, 2.2, 2.2, *[4.0] * 8]
+    prices = RoutingCosts(seconds_per_row=0.0, seconds_per_expert=0.06, layers=4, correlation=0.5)
+    rounds.policy = Hybrid(
+        acceptance=Acceptance(slope=0.0, intercepts=(2.0,) * 15),
+        latency=Latency.measured({0: stairs}),
+        routing=prices,
+    )
+    ids, _, tally = finished(rounds)
+    assert ids == walk.ids[:64]
+    assert differing(rounds.request.target, walk.states[63]) == []
+    assert rounds.policy.kept > 0
+    assert rounds.policy.dropped > 0
+    assert len(tally.lengths) >= 2
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_hundred_rounds_with_and_without_drafts(tmp_path, seed):
+    """Plain and drafted rounds in random order, of random lengths, with random luck."""
+    target = load(write_target(tmp_path, max_position_embeddings=4096))
+    prompt, dice = PROMPTS["code"], random.Random(seed)
+    kinds = [dice.random() < 0.5 for _ in range(300)]
+    right = [dice.choice((0, 0, 1, 2, 3, 15)) for _ in range(sum(kinds))]
+    plain = begin(target, prompt, budget=1800)
+    ids = [int(plain.request.anchor)]
+    ids += [int(plain.plain_round().tokens) for _ in range(sum(right) + 300)]
+    plain = begin(target, prompt, budget=1800)
+    rounds = scripted(target, prompt, ids, right=right, budget=1800)
+    found = ids[:1]
+    for number, is_drafted in enumerate(kinds):
+        rounds.policy = Fixed(dice.choice((1, 2, 3, 5, 8, 16)))
+        outcome = rounds.drafted_round() if is_drafted else rounds.plain_round()
+        found += outcome.tokens.tolist()
+        if number % 25 == 24:
+            while int(plain.request.target.length) < int(rounds.request.target.length):
+                plain.plain_round()
+            assert differing(rounds.request.target, plain.request.target) == []
+    assert found == ids[: len(found)]
+    assert len(found) > 400
+
+
+def test_requests_leave_nothing_behind(target):
+    """Three requests with a drafter that is always wrong; then the fourth equals a cold start."""
+    shared = ZURICH[:300]
+    for tail in (b"one", b"two", b"three"):
+        ids = plain_ids(target, shared + tail, 25)
+        rounds = scripted(target, shared + tail, ids, right=[0] * 99)
+        found = ids[:1]
+        for _ in range(24):
+            found += rounds.drafted_round().tokens.tolist()
+        assert found == ids
+    warm = begin(target, shared + b"four")
+    cold = begin(load_again(target), shared + b"four")
+    for _ in range(24):
+        assert torch.equal(warm.plain_round().tokens, cold.plain_round().tokens)
+    assert differing(warm.request.target, cold.request.target) == []
+
+
+def load_again(target):
+    """The same weights, copied: whatever hides in the first target is not in this one."""
+    return deepcopy(target)
+
+
+def context_of(rounds):
+    """The drafter's keys and values of all committed positions."""
+    state = rounds.request.draft
+    rounds.drafter.inject(state)
+    assert state.injected == int(rounds.request.target.length)
+    return [x[:, :, : state.injected] for x in (state.keys, state.values)]
+
+
+def test_after_a_pause_the_drafter_knows_every_committed_token(target, drafter):
+    prompt, block = b"1, 2, 3, 4, ", 16
+    rested = begin(target, prompt, drafter=drafter)
+    steady = begin(target, prompt, drafter=drafter)
+    for number in range(100):
+        rests = 20 <= number < 60
+        outcome = rested.plain_round() if rests else rested.drafted_round()
+        assert rested.request.draft.waiting_rows() <= RING_ROWS
+        state = rested.request.draft
+        assert state.injected + state.waiting_rows() == int(rested.request.target.length)
+        if number == 60:  # the first draft after the pause is that of a run that never paused
+            while int(steady.request.target.length) < int(rested.request.target.length):
+                steady.drafted_round()
+            assert int(steady.request.target.length) == int(rested.request.target.length)
+            blocks = [drafter.propose(r.request.anchor, r.request.draft) for r in (rested, steady)]
+            assert torch.equal(blocks[0].tokens, blocks[1].tokens)
+            assert torch.allclose(blocks[0].log_odds, blocks[1].log_odds, atol=1e-4)
+            assert len(blocks[0].tokens) == block
+        assert len(outcome.tokens) >= 1
+    while int(steady.request.target.length) < int(rested.request.target.length):
+        steady.drafted_round()
+    for ours, theirs in zip(context_of(rested), context_of(steady), strict=True):
+        common = min(ours.shape[2], theirs.shape[2])
+        assert common >= len(prompt) + 100
+        assert distance(ours[:, :, :common], theirs[:, :, :common]) < DRAFTER
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("shown", [0, 1])
+def test_rows_that_are_not_read_fetch_no_expert(tiny_target, walk_of, mode, rows, shown):
+    target, walk, sent = load(tiny_target, mode=mode), walk_of("code"), []
+    operations = target.operations
+
+    def counting(x, ids, *rest):
+        sent.append(int((ids >= 0).all(1).sum()))
+        assert ((ids >= 0).all(1) == (ids >= 0).any(1)).all()
+        return operations.experts(x, ids, *rest)
+
+    target = replace(target, operations=replace(operations, experts=counting))
+    rounds = scripted(target, PROMPTS["code"], walk.ids)
+    if shown and rows < 16:
+        rounds.policy = Shown(rows)
+    else:
+        rounds.policy = Fixed(rows)
+    sent.clear()  # of the prompt
+    before = deepcopy(rounds.request.target)
+    rounds.drafted_round()
+    assert sent == [rows] * len(target.layers)
+    end = int(before.length) + rows
+    for name in ("keys", "values"):
+        flat, old = (
+            getattr(state, name).transpose(2, 3).flatten(1, 2)
+            for state in (rounds.request.target, before)
+        )
+        assert torch.equal(flat[:, end:], old[:, end:])
+
+
+def finished(rounds):
+    """All ids of a request, its reason, and its counts."""
+    tally = Tally()
+    emissions = list(decode(rounds, tally))
+    ids = [i for emission in emissions for i in emission.token_ids]
+    assert all(emission.finish_reason is None for emission in emissions[:-1])
+    assert tally.tokens == len(ids)
+    assert tally.rows_read == sum(rows * count for rows, count in tally.lengths.items())
+    assert tally.drafts_accepted == len(ids) - 1 - tally.rounds
+    return ids, emissions[-1].finish_reason, tally
+
+
+@pytest.mark.parametrize("place", [*range(1, 17), 19, 25, 31, 32, 33])
+@pytest.mark.parametrize("name", ["code", "one token"])
+def test_a_stop_id_ends_the_text_wherever_it_stands(target, walk_of, name, place):
+    walk, prompt = walk_of(name), PROMPTS[name]
+    stop = walk.ids[place]
+    want = walk.ids[: walk.ids.index(stop) + 1]
+    rounds = scripted(target, prompt, walk.ids, stop_ids=(999, stop))
+    ids, reason, _ = finished(rounds)
+    assert (ids, reason) == (want, "stop")
+    assert differing(rounds.request.target, walk.states[len(want) - 1]) == []
+    plain = begin(target, prompt, stop_ids=(stop, 999))
+    assert finished(plain)[:2] == (want, "stop")
+    assert differing(rounds.request.target, plain.request.target) == []
+
+
+def test_a_stop_id_from_the_prompts_own_pass_needs_no_round(target, walk_of):
+    rounds = scripted(target, PROMPTS["code"], [], stop_ids=(walk_of("code").ids[0],))
+    ids, reason, tally = finished(rounds)
+    assert (ids, reason, tally.rounds) == (walk_of("code").ids[:1], "stop", 0)
+
+
+@pytest.mark.parametrize("budget", range(1, 21))
+def test_the_budget_is_met_exactly(target, walk_of, budget):
+    walk, prompt = walk_of("code"), PROMPTS["code"]
+    rounds = scripted(target, prompt, walk.ids, budget=budget)
+    ids, reason, tally = finished(rounds)
+    assert (ids, reason) == (walk.ids[:budget], "length")
+    assert tally.rounds == (budget + 14) // 16
+    assert differing(rounds.request.target, walk.states[budget - 1]) == []
+
+
+def test_a_stop_id_as_the_last_of_the_budget_is_a_stop(target, walk_of):
+    walk = walk_of("code")
+    place = max(i for i in range(20) if walk.ids.index(walk.ids[i]) == i)
+    rounds = scripted(
+        target, PROMPTS["code"], walk.ids, stop_ids=(walk.ids[place],), budget=place + 1
+    )
+    assert finished(rounds)[:2] == (walk.ids[: place + 1], "stop")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What exact mode rests on: a row of a 16-row product depends on nothing but itself.
+
+If this fails on some machine, its matrix library changes the order of summation with the row's
+place or with the threads, and exact mode cannot be exact there.
+"""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hybridspec.core.options import MAX_ROWS
+
+SHAPES = [(32, 288), (256, 4096), (256, 1040), (512, 256), (1024, 256), (256, 33), (37, 129)]
+"""(inner, outer): products of the tiny and the embedded pair, and odd ones"""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_depends_on_neither_place_nor_others_nor_threads(shape, threads, set_threads):
+    inner, outer = shape
+    set_threads(threads)
+    gen = torch.Generator().manual_seed(0)
+    weight = torch.randn(outer, inner, generator=gen)
+    row = torch.randn(inner, generator=gen)
+    found = []
+    for place in range(MAX_ROWS):
+        for others in (torch.randn(MAX_ROWS, inner, generator=gen), torch.zeros(MAX_ROWS, inner)):
+            others[place] = row
+            found.append(F.linear(others, weight)[place])
+    set_threads(1)
+    alone = F.linear(row.expand(MAX_ROWS, -1), weight)
+    assert all(torch.equal(x, found[0]) for x in (*found, *alone))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+import json
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridspec.core.errors import TableError
+from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.latency import Latency
+from hybridspec.policy.tables import check_key, read_table, write_table
+
+KEY = {"target": "aa", "drafter": "bb"}
+HUGE = 10**400
+"""a whole number that JSON may hold and no float can"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table.json"
+
+
+def write(path, **table):
+    path.write_text(json.dumps({"key": KEY} | table), encoding="utf-8")
+
+
+@given(
+    log_odds=st.lists(st.floats(-40, 40, width=32), min_size=3, max_size=3),
+    slope=st.floats(0, 4),
+    intercepts=st.lists(st.floats(-5, 5), min_size=3, max_size=3),
+)
+def test_survival_is_the_product_of_logistics(log_odds, slope, intercepts):
+    survival = Acceptance(slope=slope, intercepts=tuple(intercepts)).survival(
+        torch.tensor(log_odds)
+    )
+    f = torch.tensor(log_odds, dtype=torch.float64)
+    want = torch.sigmoid(slope * f + torch.tensor(intercepts, dtype=torch.float64)).cumprod(0)
+    assert torch.allclose(survival.double(), want, atol=1e-5)
+    assert (survival.diff() <= 0).all()
+
+
+def test_a_pair_without_coefficients_trusts_the_drafter():
+    survival = Acceptance.uninformed(2).survival(torch.tensor([0.0, 40.0]))
+    assert survival.tolist() == [0.5, 0.5]
+
+
+def test_acceptance_is_read_as_it_was_written(path):
+    write(path, slope=0.75, intercepts=[0.5, -1, 2])
+    assert Acceptance.load(path, 3) == Acceptance(slope=0.75, intercepts=(0.5, -1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ({"slope": -0.1, "intercepts": [0, 0, 0]}, "-0.1"),
+        ({"slope": True, "intercepts": [0, 0, 0]}, "True"),
+        ({"slope": float("nan"), "intercepts": [0, 0, 0]}, "nan"),
+        ({"slope": HUGE, "intercepts": [0, 0, 0]}, str(HUGE)),
+        ({"intercepts": [0, 0, 0]}, "None"),
+        ({"slope": 1, "intercepts": [0, 0]}, "2 intercepts, the drafter drafts 3"),
+        ({"slope": 1, "intercepts": [0, "0", 0]}, "'0'"),
+        ({"slope": 1, "intercepts": [0, float("inf"), 0]}, "inf"),
+        ({"slope": 1, "intercepts": {}}, "{}"),
+        ({"slope": 1}, "None"),
+    ],
+)
+def test_a_bad_acceptance_table_is_named(path, table, named):
+    write(path, **table)
+    with pytest.raises(TableError, match=re.escape(named)) as caught:
+        Acceptance.load(path, 3)
+    assert str(path) in str(caught.value)
+
+
+def test_latency_is_read_as_it_was_written(path):
+    latency = Latency.measured({0: [1.0, 2.0], 512: [1.5, 2.5]})
+    latency.save(path, key=KEY)
+    assert Latency.load(path, key=KEY, rows=2) == latency
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_measured_table_never_falls():
+    latency = Latency.measured({64: [3.0, 2.0, 4.0, 3.5], 0: [1.0, 1.0, 0.5, 2.0]})
+    assert latency.seconds == {0: (1.0, 1.0, 1.0, 2.0), 64: (3.0, 3.0, 4.0, 4.0)}
+    assert list(latency.seconds) == [0, 64]
+
+
+@pytest.mark.parametrize(
+    ("context", "want"),
+    [(0, [1, 2]), (100, [1, 2]), (150, [2, 4]), (200, [3, 6]), (300, [4, 7]), (999, [5, 8])],
+)
+def test_time_is_linear_between_contexts_and_flat_outside(context, want):
+    latency = Latency.measured({100: [1, 2], 200: [3, 6], 400: [5, 8]})
+    assert latency.at(context).tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("seconds", "named"),
+    [
+        ({"0": [1.0, -2.0]}, "-2.0"),
+        ({"0": [0, 1]}, "at least"),
+        ({"0": [1.0, 2.0, 3.0]}, "3 timings at context 0, the block has 2 rows"),
+        ({"0": [1.0, 2.0], "9": [1.0]}, "1 timings at context 9"),
+        ({"0": [1.0, HUGE]}, str(HUGE)),
+        ({"0": 1.0}, "1.0"),
+        ({"-4": [1.0, 2.0]}, "'seconds'"),
+        ({"\u00b2": [1.0, 2.0]}, "'seconds'"),
+        ({}, "'seconds'"),
+        ([[1.0, 2.0]], "'seconds'"),
+        (None, "'seconds'"),
+    ],
+)
+def test_a_bad_latency_table_is_named(path, seconds, named):
+    write(path, seconds=seconds)
+    with pytest.raises(TableError, match=re.escape(named)) as caught:
+        Latency.load(path, key=KEY, rows=2)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("other", [{"target": "cc"}, {"drafter": "bb"}, {}])
+def test_a_table_of_another_key_is_named(path, other):
+    write_table(path, {"key": other, "seconds": {"0": [1.0]}})
+    with pytest.raises(TableError, match=f"another target: {other.get('target')!r}, .* 'aa'"):
+        Latency.load(path, key=KEY, rows=1)
+    check_key(path, read_table(path), other)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ('{"key": {},\n}', "line 2, column 1"),
+        ("[]", "JSON object"),
+        ("{}", "'key'"),
+        ('{"key": 1}', "'key'"),
+        ("", "line 1"),
+    ],
+)
+def test_a_damaged_table_is_named_with_its_place(path, content, named):
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(TableError, match=re.escape(named)):
+        read_table(path)
+
+
+def test_a_missing_or_unreadable_table_is_named(path):
+    with pytest.raises(TableError, match="does not exist"):
+        read_table(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(TableError, match="cannot be read"):
+        read_table(path)
+    with pytest.raises(TableError, match="cannot be read"):
+        read_table(path.parent)
