@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """What users call: a loaded pair, prompts in, completions or a stream of chunks out."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from hybridspec.engine.tables import Tables
 from hybridspec.models.operations import of_mode
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
+
+log = logging.getLogger("hybridspec")
 
 
 class LLM:
@@ -55,6 +58,8 @@ class LLM:
                 f"give policy hybrid or leave {name} out."
             )
         found = devices.pick(device)
+        if found.type == "cuda":
+            log.warning("On cuda the reference operations run, in fp32: kernels are yet to come.")
         pair = load_pair(
             model, draft_model, needs_drafter=policy != "plain", mode=mode, device=found
         )
