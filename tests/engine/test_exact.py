@@ -104,12 +104,13 @@ def test_hybrid_measures_for_itself_and_writes_the_same(tiny_names, plain, tmp_p
     assert ids == plain[:3]
 
 
-def test_two_threads_write_the_same(tiny_names, tables, plain, set_threads):
-    set_threads(2)
+def test_two_threads_write_the_same(tiny, tiny_names, tables, plain, set_threads):
     paths = tables(tiny_names, seconds={"0": STAIRS, "60": FLAT}, slope=1.0, intercept=1.5)
-    llm = LLM(**tiny_names, policy="hybrid", **paths)
-    for policy in ("plain", "fixed", "hybrid"):
-        assert ids_of(llm.using(policy=policy), PROMPTS[:3])[0] == plain[:3]
+    hybrid = LLM(**tiny_names, policy="hybrid", **paths)
+    set_threads(2)  # little text: on a busy machine two threads wait for each other
+    want = [plain[0][:8]]
+    for llm in (tiny.using(policy="plain"), tiny.using(policy="fixed", length=5), hybrid):
+        assert ids_of(llm, PROMPTS[:1], 8)[0] == want
 
 
 @pytest.fixture(scope="module")
@@ -127,27 +128,26 @@ def test_the_embedded_pair_under_fixed_writes_what_plain_writes(shipped, shipped
     assert accepted > 0 or length == 1
 
 
-@pytest.mark.parametrize("seconds", [STAIRS, FLAT])
-def test_the_embedded_pair_under_hybrid_writes_what_plain_writes(shipped_plain, tables, seconds):
+def test_the_embedded_pair_under_hybrid_writes_what_plain_writes(shipped_plain, tables):
     prompts, want = shipped_plain
-    paths = tables({}, seconds={"0": seconds})
-    ids, completions = ids_of(LLM(latency=paths["latency"]), prompts)
+    latency = tables({}, seconds={"0": STAIRS})["latency"]
+    ids, completions = ids_of(LLM(latency=latency), prompts)
     assert ids == want
-    if seconds is STAIRS:
-        assert len({rows for c in completions for rows in c.stats.lengths}) >= 3
+    assert len({rows for c in completions for rows in c.stats.lengths}) >= 3
+    assert sum(c.stats.drafts_accepted for c in completions) > 0
 
 
 def test_the_embedded_pair_writes_the_same_with_two_threads(shipped, shipped_plain, set_threads):
     set_threads(2)  # little text: on a busy machine two threads wait for each other
     prompts, want = shipped_plain
-    want = [ids[:12] for ids in want[:2]]
-    assert ids_of(shipped.using(policy="plain"), prompts[:2], 12)[0] == want
-    assert ids_of(shipped.using(policy="fixed", length=16), prompts[:2], 12)[0] == want
+    want = [want[0][:8]]
+    assert ids_of(shipped.using(policy="plain"), prompts[:1], 8)[0] == want
+    assert ids_of(shipped.using(policy="fixed", length=16), prompts[:1], 8)[0] == want
 
 
 def test_fast_mode_parts_from_exact_at_near_ties_alone(tiny, plain):
     """A14: each first difference is named by the gap of the two best logits in plain decoding."""
-    for options in ({"policy": "plain"}, {"policy": "fixed", "length": 5}, {"policy": "fixed"}):
+    for options in ({"policy": "plain"}, {"policy": "fixed", "length": 5}):
         found, _ = ids_of(tiny.using(mode="fast", **options))
         for prompt, ours, theirs in zip(PROMPTS, found, plain, strict=True):
             if ours == theirs:

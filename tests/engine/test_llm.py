@@ -16,6 +16,7 @@ import hybridspec
 from hybridspec import LLM, HybridSpecError, SamplingParams
 from hybridspec.engine.loading import find
 from hybridspec.engine.tokenizer import Tokenizer
+from hybridspec.models import embedded
 from tests.tiny import VOCAB
 
 PROMPT = "def größe(maß):\n"
@@ -44,6 +45,8 @@ def tokenizer(tiny_target):
         ({"policy": "fixed", "length": 2.0}, ["length", "2.0"]),
         ({"policy": "fixed", "length": True}, ["length", "True"]),
         ({"policy": "fixed", "length": "4"}, ["length", "'4'"]),
+        ({"policy": "plain", "acceptance": "a.json"}, ["acceptance", "hybrid", "plain"]),
+        ({"policy": "fixed", "latency": "l.json"}, ["latency", "hybrid", "fixed"]),
     ],
 )
 def test_an_option_that_is_not_supported_is_named(options, named):
@@ -129,6 +132,8 @@ def test_a_stream_joined_is_the_completion_and_its_counts_add_up(llm, policy):
     assert chunks[-1].finish_reason == whole.finish_reason == "length"
     for number, chunk in enumerate(chunks):
         stats = chunk.stats
+        assert chunk.text.startswith(chunk.drafted_text)
+        assert chunk.drafts_accepted or not chunk.drafted_text
         assert stats.rounds == number
         assert stats.tokens == sum(len(c.token_ids) for c in chunks[: number + 1])
         assert stats.tokens == 1 + sum(1 + c.drafts_accepted for c in chunks[1 : number + 1])
@@ -143,6 +148,18 @@ def test_a_stream_joined_is_the_completion_and_its_counts_add_up(llm, policy):
         assert (stats.tokens_per_round, stats.mean_length) == (1.0, 1.0)
 
 
+def test_drafted_text_is_what_accepted_drafts_wrote():
+    if not embedded.TARGET.exists():
+        pytest.skip("the embedded pair is not trained yet")
+    llm, params = LLM(policy="fixed"), SamplingParams(max_new_tokens=24)
+    chunks = list(llm.stream("import os\nimport sys\n", params))
+    assert any(chunk.drafted_text for chunk in chunks)
+    decode = llm.pair.tokenizer.decode
+    for chunk in chunks:  # this text is ASCII: no character waits for its end
+        assert chunk.drafted_text == decode(list(chunk.token_ids[: chunk.drafts_accepted]))
+        assert chunk.text == decode(list(chunk.token_ids))
+
+
 def test_what_comes_out_cannot_be_changed(llm):
     completion = llm.generate("x", SamplingParams(max_new_tokens=1))
     assert completion.stats.rounds == 0
@@ -151,7 +168,7 @@ def test_what_comes_out_cannot_be_changed(llm):
         completion.text = ""
 
 
-@pytest.mark.parametrize("policy", ["plain", "fixed"])
+@pytest.mark.parametrize("policy", ["plain", "fixed", "hybrid"])
 @pytest.mark.parametrize("room", [0, 1, 12, 40])
 def test_a_prompt_that_fills_the_positions_ends_with_length(llm, policy, room):
     prompt = "positions " * 52

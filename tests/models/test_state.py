@@ -13,7 +13,7 @@ import torch
 from hybridspec.models import qwen3_5_moe
 from hybridspec.models.state import TargetState
 from tests.decoding import CPU, ZURICH, begin, commit, differing, load, prefilled, read_block
-from tests.tiny import VOCAB
+from tests.tiny import VOCAB, write_target
 from tests.tolerances import PREFILL, PREFILL_MEDIAN, ROUTER_GAP, distance
 
 LENGTHS = [1, 2, 3, 5, 8, 16]
@@ -100,6 +100,20 @@ def test_every_accepted_prefix_leaves_the_state_of_plain_decoding(target, walk_o
         assert differing(state, walk.states[0]) == [], "reading alone moved the state"
         assert reading.tokens[:kept].tolist() == walk.ids[1 : kept + 1]
         assert torch.equal(reading.taps[:kept], torch.stack(walk.taps[:kept]))
+        commit(state, kept)
+        assert differing(state, walk.states[kept]) == []
+
+
+@pytest.mark.parametrize(
+    "kinds", ["full linear linear full", "linear linear linear linear", "full full full full"]
+)
+def test_layers_may_stand_in_any_order(tmp_path, kinds):
+    kinds = [f"{kind}_attention" for kind in kinds.split()]
+    target = load(write_target(tmp_path, layer_types=kinds))
+    walk = Walk(target, TEXT[:20])
+    for kept in (1, 3, 5):
+        state = deepcopy(walk.states[0])
+        read_block(target, block_of(walk.ids, kept - 1), 5, state)
         commit(state, kept)
         assert differing(state, walk.states[kept]) == []
 
