@@ -7,12 +7,12 @@ refused by name. Fields and their meaning: the configuration classes of qwen3_5_
 and of z-lab's DFlash checkpoints.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybridspec.core.errors import CheckpointError
+from hybridspec.core.jsonfile import read_object
 from hybridspec.core.options import MAX_ROWS
 
 TARGET_TYPES = ("qwen3_5_moe_text", "qwen3_5_moe")
@@ -195,22 +195,8 @@ class Fields:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; raises CheckpointError with file and place."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} does not exist; give a checkpoint directory that has it."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.") from None
-    except json.JSONDecodeError as error:
-        raise CheckpointError(
-            f"{path} is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}."
-        ) from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}.")
-    return values
+    """The JSON object in a checkpoint's file; raises CheckpointError with file and place."""
+    return read_object(path, CheckpointError, if_missing="give a checkpoint directory that has it")
 
 
 def token_ids(value: object, path: Path) -> tuple[int, ...]:

@@ -9,23 +9,15 @@ from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 from hybridspec.core.errors import TableError
+from hybridspec.core.jsonfile import read_object
 
 
 def read_table(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises TableError with file and place."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TableError(f"{path} does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise TableError(f"{path} cannot be read: {error}.") from None
-    except json.JSONDecodeError as error:
-        raise TableError(
-            f"{path} is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}."
-        ) from None
-    if not isinstance(table, dict) or not isinstance(table.get("key"), dict):
-        raise TableError(f"{path} must hold a JSON object with an object under 'key'.")
-    return cast("dict[str, Any]", table)
+    table = read_object(path, TableError, if_missing="leave it out, or name one that does")
+    if not isinstance(table.get("key"), dict):
+        raise TableError(f"{path} must hold an object under 'key'.")
+    return table
 
 
 def write_table(path: Path, table: Mapping[str, object]) -> None:
