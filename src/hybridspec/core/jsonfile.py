@@ -10,7 +10,7 @@ from hybridspec.core.errors import HybridSpecError
 
 
 def read_object(path: Path, error: type[HybridSpecError], *, if_missing: str) -> dict[str, Any]:
-    """The JSON object in `path`; raises `error`, with the way out `if_missing`, if there is none."""
+    """The JSON object in `path`; raises `error` if there is none, with the way out `if_missing`."""
     try:
         values: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
