@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Drafted output against plain decoding, at length, on the embedded pair.
 
-Exact mode must not differ at all. Fast mode may differ where plain decoding's best logits nearly
-tie; every first divergence is listed with the gap at its place. Writes results/equality.json.
+Exact mode must not differ at all. Fast mode may differ where the best logits nearly tie; every
+first divergence is listed with the gap at its place, which a prefill of the text before it gives.
+Writes results/equality.json.
 Exit code 1 if exact mode differs, or if a gap in fast mode reaches GAP_LIMIT.
 """
 
@@ -34,7 +35,7 @@ class Divergence:
     prompt: int
     place: int
     gap: float
-    """distance of plain decoding's two best logits there"""
+    """distance of the two best logits there, after a prefill of what plain decoding wrote"""
 
 
 def compare(llm: LLM, prompts: list[str], params: SamplingParams, mode: Mode) -> dict[str, object]:

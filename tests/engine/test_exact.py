@@ -146,7 +146,7 @@ def test_the_embedded_pair_writes_the_same_with_two_threads(shipped, shipped_pla
 
 
 def test_fast_mode_parts_from_exact_at_near_ties_alone(tiny, plain):
-    """A14: each first difference is named by the gap of the two best logits in plain decoding."""
+    """At each first difference the gap of the two best logits says how near the tie was."""
     for options in ({"policy": "plain"}, {"policy": "fixed", "length": 5}):
         found, _ = ids_of(tiny.using(mode="fast", **options))
         for prompt, ours, theirs in zip(PROMPTS, found, plain, strict=True):

@@ -4,7 +4,7 @@
 
 One object for all of it, so that no part is rolled back without the others. Reading a block leaves
 every committed part as it was: it writes keys and values beyond the committed length, and records.
-`commit` is the only way forward.
+After the prompt, `commit` is the only way forward.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The three policies behind one interface: plain, fixed, hybrid.
+"""Fixed and hybrid behind one interface; plain decoding drafts nothing and asks neither.
 
 A round asks in this order: survival of the drafts, rows to choose, rows to show the first router,
 rows to keep after it, and tells at the end what came of it. Counts are int32 scalars on the device.
@@ -48,7 +48,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same number of rows; 1 is plain decoding."""
+    """Always the same number of rows; at 1 the drafts are made and not read."""
 
     rows: int
 
