@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TRITON := triton==3.6.0
 
 .DEFAULT_GOAL := help
@@ -17,10 +18,10 @@ demo: $(READY)  ## complete real Python code with the embedded pair, then measur
 test: $(READY) format lint types imports unit  ## format, lint, types, imports and the tests for a CPU
 
 gpu: $(READY)  ## the tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python benchmarks/gpu_tests.py
 
 equality: $(READY)  ## drafted output against plain decoding, at length
-	PYTHONPATH=. $(BIN)/python benchmarks/equality.py
+	$(BIN)/python benchmarks/equality.py
 
 setup: $(READY)  ## the virtual environment alone
 
@@ -50,7 +51,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo 'Python 3.11 or newer is needed: make PYTHON=python3.11 ...'; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	# Triton first: a torch that brings its own may replace it, a torch for the CPU brings none
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(TRITON)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# first, so that a torch that brings its own may replace it; a torch for the CPU brings none
+	test "$$(uname -s)" != Linux || $(PIP) --no-deps $(TRITON)
+	$(PIP) -c constraints.txt -e '.[dev]'
 	@touch $@

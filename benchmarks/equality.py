@@ -11,7 +11,7 @@ Exit code 1 if exact mode differs, or if a gap in fast mode reaches GAP_LIMIT.
 import argparse
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -40,7 +40,8 @@ class Divergence:
 
 def compare(llm: LLM, prompts: list[str], params: SamplingParams, mode: Mode) -> dict[str, object]:
     """Divergences of hybrid and of every fixed length from plain decoding in one mode."""
-    plain = [llm.using(policy="plain", mode=mode).generate(p, params).token_ids for p in prompts]
+    plain_llm = llm.using(policy="plain", mode=mode)
+    plain = [plain_llm.generate(p, params).token_ids for p in prompts]
     arms = {f"fixed:{n}": llm.using(policy="fixed", length=n, mode=mode) for n in block(llm)}
     arms["hybrid"] = llm.using(policy="hybrid", mode=mode)
     found: dict[str, object] = {}
@@ -49,10 +50,10 @@ def compare(llm: LLM, prompts: list[str], params: SamplingParams, mode: Mode) ->
         for number, (prompt, wanted) in enumerate(zip(prompts, plain, strict=True)):
             ids = arm.generate(prompt, params).token_ids
             if ids != wanted:
-                place = next(i for i, (a, b) in enumerate(zip(ids, wanted, strict=False)) if a != b)
+                place = first_difference(ids, wanted)
                 gap = gap_at(llm, prompt, wanted[:place])
                 parted.append(Divergence(prompt=number, place=place, gap=gap))
-        found[name] = [vars_of(d) for d in parted]
+        found[name] = [asdict(d) for d in parted]
         print(f"{mode} {name}: {len(parted)} of {len(prompts)} texts differ", flush=True)
     return found
 
@@ -77,9 +78,10 @@ def starts(length: int) -> range:
     return range(0, length, PREFILL_ROWS)
 
 
-def vars_of(divergence: Divergence) -> dict[str, float]:
-    """One divergence for JSON."""
-    return {"prompt": divergence.prompt, "place": divergence.place, "gap": divergence.gap}
+def first_difference(ids: tuple[int, ...], wanted: tuple[int, ...]) -> int:
+    """Where two different texts part; the end of the shorter if it begins the longer."""
+    pairs = enumerate(zip(ids, wanted, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(ids), len(wanted)))
 
 
 def main() -> int:
@@ -94,8 +96,8 @@ def main() -> int:
     prompts = heldout_prompts("test")[: asked.prompts]
     params = SamplingParams(max_new_tokens=asked.tokens)
     exact, fast = (compare(llm, prompts, params, mode) for mode in ("exact", "fast"))
-    differing = sum(len(arm) for arm in exact.values())  # pyright: ignore
-    gaps = [d["gap"] for arm in fast.values() for d in arm]  # pyright: ignore
+    differing = sum(len(arm) for arm in exact.values())
+    gaps = [d["gap"] for arm in fast.values() for d in arm]
     result = {
         "benchmark": "equality",
         "prompts": len(prompts),

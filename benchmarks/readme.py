@@ -19,6 +19,8 @@ HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", 
 
 def drawn(readme: str) -> str:
     """The README's text with its results drawn anew."""
+    if BEGIN not in readme or END not in readme:
+        sys.exit("README.md lacks the marks between which the results stand")
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + results() + END + after

@@ -20,6 +20,7 @@ class FakeLLM:
     block_size = 16
     device = torch.device("cpu")
     text = TEXT
+    latency = None
 
     def __init__(
         self,

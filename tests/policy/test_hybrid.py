@@ -12,6 +12,7 @@ from hybridspec.policy.policy import RATE_MEMORY, Fixed, Hybrid
 from hybridspec.policy.routing import NewExperts, RoutingCosts, extra_seconds
 
 BLOCK = 8
+PRICES = RoutingCosts(seconds_per_row=0.1, seconds_per_expert=0.01, layers=8, correlation=0.5)
 STAIRS = [1.0, 1.0, 1.5, 1.5, 2.25, 2.25, 2.25, 4.0]
 
 
@@ -85,7 +86,7 @@ def test_a_dearer_second_shortens_the_block():
 
 
 def test_one_row_more_is_shown_as_far_as_the_block_goes():
-    policy = hybrid()
+    policy = hybrid(routing=PRICES)
     policy.choose(falling(0), 0)
     for rows in range(1, BLOCK + 1):
         assert int(policy.look_ahead(count(rows))) == min(rows + 1, BLOCK)
@@ -147,6 +148,7 @@ def test_without_routing_prices_the_choice_stands(seed):
     policy, survival = hybrid(), falling(seed)
     rows = policy.choose(survival, 0)
     shown = policy.look_ahead(rows)
+    assert int(shown) == int(rows)
     assert int(policy.correct(routed([[0]] * BLOCK), survival, rows, shown)) == int(rows)
 
 

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 import json
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hybridspec.core.errors import TableError
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
+from hybridspec.policy.routing import RoutingCosts
 from hybridspec.policy.tables import check_key, read_table, write_table
 
 KEY = {"target": "aa", "drafter": "bb"}
@@ -49,7 +51,9 @@ def test_a_pair_without_coefficients_trusts_the_drafter():
 
 def test_acceptance_is_read_as_it_was_written(path):
     write(path, slope=0.75, intercepts=[0.5, -1, 2])
-    assert Acceptance.load(path, 3) == Acceptance(slope=0.75, intercepts=(0.5, -1.0, 2.0))
+    assert Acceptance.load(path, key=KEY, drafts=3) == Acceptance(
+        slope=0.75, intercepts=(0.5, -1.0, 2.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_acceptance_is_read_as_it_was_written(path):
 def test_a_bad_acceptance_table_is_named(path, table, named):
     write(path, **table)
     with pytest.raises(TableError, match=re.escape(named)) as caught:
-        Acceptance.load(path, 3)
+        Acceptance.load(path, key=KEY, drafts=3)
     assert str(path) in str(caught.value)
 
 
@@ -83,8 +87,40 @@ def test_latency_is_read_as_it_was_written(path):
 
 def test_a_measured_table_never_falls():
     latency = Latency.measured({64: [3.0, 2.0, 4.0, 3.5], 0: [1.0, 1.0, 0.5, 2.0]})
-    assert latency.seconds == {0: (1.0, 1.0, 1.0, 2.0), 64: (3.0, 3.0, 4.0, 4.0)}
     assert list(latency.seconds) == [0, 64]
+    assert latency.seconds[0] == pytest.approx((2.5 / 3, 2.5 / 3, 2.5 / 3, 2.0))
+    assert latency.seconds[64] == pytest.approx((2.5, 2.5, 3.75, 3.75))
+
+
+@given(st.lists(st.floats(0.001, 9), min_size=1, max_size=16))
+def test_noise_in_a_measured_table_is_pooled_not_hoarded(row):
+    """Never falling, of the same sum, and what rises already stays as it is."""
+    (found,) = Latency.measured({0: row}).seconds.values()
+    assert all(a <= b or a == pytest.approx(b) for a, b in pairwise(found))
+    assert sum(found) == pytest.approx(sum(row))
+    assert Latency.measured({0: sorted(row)}).seconds[0] == pytest.approx(sorted(row))
+
+
+def test_prices_of_a_row_are_kept_with_the_table(path):
+    prices = RoutingCosts(seconds_per_row=1e-4, seconds_per_expert=2e-6, layers=40, correlation=0.3)
+    latency = Latency.measured({0: [1.0, 2.0]}, prices)
+    latency.save(path, key=KEY)
+    assert Latency.load(path, key=KEY, rows=2) == latency
+
+
+@pytest.mark.parametrize(
+    ("prices", "named"),
+    [
+        ({"seconds_per_row": 1}, "seconds_per_expert"),
+        ([1, 2], "[1, 2]"),
+        ({"seconds_per_row": -1, "seconds_per_expert": 0, "layers": 1, "correlation": 0}, "-1"),
+        ({"seconds_per_row": 1, "seconds_per_expert": 0, "layers": 1, "correlation": 2}, "2"),
+    ],
+)
+def test_bad_prices_are_named(path, prices, named):
+    write(path, seconds={"0": [1, 2]}, routing=prices)
+    with pytest.raises(TableError, match=re.escape(named)):
+        Latency.load(path, key=KEY, rows=2)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridspec.core.device import describe
+from hybridspec.core.device import describe, driver
 from hybridspec.core.version import __version__
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Circumstances:
     """Device, versions, commit, date and command of a measurement."""
 
     device: str
+    driver: str | None
+    """of a CUDA device; None for a CPU"""
     versions: dict[str, str]
     commit: str | None
     """None outside a checkout; ends in -dirty where files differ from the commit"""
@@ -35,6 +37,7 @@ class Circumstances:
         """The same as one JSON object."""
         return {
             "device": self.device,
+            "driver": self.driver,
             "versions": self.versions,
             "commit": self.commit,
             "date": self.date,
@@ -46,6 +49,7 @@ def observe(device: "torch.device", command: str) -> Circumstances:
     """The circumstances of a measurement on `device` that `command` started."""
     return Circumstances(
         device=describe(device),
+        driver=driver(device),
         versions=versions(),
         commit=commit(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -14,7 +14,8 @@ from hybridspec.bench.circumstances import observe
 from hybridspec.bench.loops import loop_start
 from hybridspec.bench.options import Arm, DecodeOptions, read_prompts
 from hybridspec.bench.report import ArmReport, DecodeReport, Spread
-from hybridspec.core.options import SamplingParams
+from hybridspec.core.errors import OptionError
+from hybridspec.core.options import PolicyName, SamplingParams
 from hybridspec.core.records import Chunk, Stats
 from hybridspec.engine.llm import LLM
 from hybridspec.models.embedded import demo_prompts
@@ -61,6 +62,7 @@ def run_decode(
         looping=sum(loop_start(run.token_ids) is not None for run in plain[0]),
         max_new_tokens=options.max_new_tokens,
         repeats=options.repeats,
+        latency=_latency(engines),
         circumstances=observe(llm.device, command),
     )
 
@@ -71,16 +73,30 @@ def _load(options: DecodeOptions) -> dict[Arm, LLM]:
     base = LLM(
         options.model,
         draft_model=options.draft_model,
-        policy="hybrid" if drafted else "plain",
+        policy=_strongest(options.arms),
         mode=options.mode,
         device=options.device,
         acceptance=options.acceptance,
         latency=options.latency,
     )
+    names = [_name(arm, base.block_size) for arm in drafted]
+    if len(set(names)) < len(names):
+        raise OptionError(f"policies {options.policies!r} name one policy twice: {sorted(names)}.")
     return {
         arm: base.using(policy=arm.policy, length=arm.length, mode=arm.mode)
         for arm in (PLAIN_EXACT, PLAIN_FAST, *drafted)
     }
+
+
+def _strongest(arms: Sequence[Arm]) -> PolicyName:
+    """What the weights are loaded for: plain alone needs no drafter, fixed no tables."""
+    policies = {arm.policy for arm in arms}
+    return "hybrid" if "hybrid" in policies else "fixed" if "fixed" in policies else "plain"
+
+
+def _latency(engines: dict[Arm, LLM]) -> dict[str, object] | None:
+    tables = [llm.latency for arm, llm in engines.items() if arm.policy == "hybrid"]
+    return tables[0].to_json() if tables and tables[0] is not None else None
 
 
 def _warm_up(engines: dict[Arm, LLM], prompt: str) -> None:

@@ -50,7 +50,13 @@ class DecodeOptions(Checkpoints):
         EngineOptions(mode=self.mode, device=self.device)
         if self.repeats < 1:
             raise OptionError(f"repeats must be at least 1, got {self.repeats}.")
-        parse_policies(self.policies, self.mode)
+        arms = self.arms
+        has_tables = self.acceptance is not None or self.latency is not None
+        if has_tables and all(arm.policy != "hybrid" for arm in arms):
+            raise OptionError(
+                f"acceptance and latency belong to policy hybrid, which is not among the policies "
+                f"{self.policies!r}: add it or leave them out."
+            )
 
     @property
     def arms(self) -> tuple[Arm, ...]:

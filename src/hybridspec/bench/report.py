@@ -68,6 +68,8 @@ class DecodeReport:
     """prompts whose plain continuation ends in a loop"""
     max_new_tokens: int
     repeats: int
+    latency: dict[str, object] | None
+    """the table that hybrid chose by; None where hybrid did not run"""
     circumstances: "Circumstances"
 
     def to_json(self) -> dict[str, object]:
@@ -80,6 +82,7 @@ class DecodeReport:
             "looping": self.looping,
             "max_new_tokens": self.max_new_tokens,
             "repeats": self.repeats,
+            "latency": self.latency,
             "arms": [_arm_to_json(arm) for arm in self.arms],
             **self.circumstances.to_json(),
         }

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 
 from hybridspec.cli.prompts import prompt_text
 from hybridspec.cli.screen import Screen, Silence, screen
-from hybridspec.cli.tally import Tally
+from hybridspec.cli.statistics import describe
 from hybridspec.core.options import Checkpoints, EngineOptions, SamplingParams
-from hybridspec.core.records import Completion
+from hybridspec.core.records import Chunk, Completion
 
 
 def generate(
@@ -40,16 +40,16 @@ def generate(
     """
     params = SamplingParams(max_new_tokens=max_new_tokens)
     text = prompt_text(prompt, is_stdin=stdin, file=prompt_file)
-    tally = Tally()
+    chunks: list[Chunk] = []
     try:
-        _stream(text, checkpoints, options, params, Silence() if json else screen(), tally)
+        _stream(text, checkpoints, options, params, Silence() if json else screen(), chunks)
     except KeyboardInterrupt:
-        print("\n" + tally.describe(), file=sys.stderr)
+        print("\n" + describe(chunks), file=sys.stderr)
         raise
     if json:
-        print(json_format.dumps(_to_json(tally.completion())))
+        print(json_format.dumps(_to_json(Completion.of(chunks))))
     else:
-        print(tally.describe(), file=sys.stderr)
+        print(describe(chunks), file=sys.stderr)
     return 0
 
 
@@ -59,7 +59,7 @@ def _stream(
     options: EngineOptions,
     params: SamplingParams,
     seen: Screen,
-    tally: Tally,
+    chunks: list[Chunk],
 ) -> None:
     from hybridspec.engine.llm import LLM  # torch is loaded only when all flags are right
 
@@ -73,10 +73,10 @@ def _stream(
         acceptance=checkpoints.acceptance,
         latency=checkpoints.latency,
     )
-    chunks = llm.stream(text, params)
+    stream = llm.stream(text, params)
     seen.prompt(text)
-    for chunk in chunks:
-        tally.add(chunk)
+    for chunk in stream:
+        chunks.append(chunk)
         seen.show(chunk)
     seen.end()
 

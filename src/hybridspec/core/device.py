@@ -3,6 +3,7 @@
 """Facts about the device that decodes: which one, its name, what a timing belongs to."""
 
 import platform
+import subprocess
 from pathlib import Path
 
 import torch
@@ -25,6 +26,18 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
+
+
+def driver(device: torch.device) -> str | None:
+    """Version of the driver behind a CUDA device; None for a CPU, or if it does not tell."""
+    if device.type != "cuda":
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.partition("\n")[0].strip()
 
 
 def _processor() -> str:

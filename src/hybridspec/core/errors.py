@@ -25,7 +25,3 @@ class CheckpointError(HybridSpecError):
 
 class TableError(HybridSpecError):
     """An acceptance or latency file that is damaged or belongs to something else."""
-
-
-class ShapeError(HybridSpecError, ValueError):
-    """Tensors whose shapes do not fit together."""

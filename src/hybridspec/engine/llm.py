@@ -70,12 +70,18 @@ class LLM:
             named_acceptance=_path(acceptance),
             named_latency=_path(latency),
         )
+        self._acceptance = None
         self._set_up(options, tables)
 
     @property
     def block_size(self) -> int:
         """Rows of the drafter's block, anchor included; 1 without a drafter."""
         return self.pair.block_size
+
+    @property
+    def latency(self) -> Latency | None:
+        """The table that hybrid chooses by; None before it is measured, or under other policies."""
+        return self._latency
 
     def using(
         self,
@@ -94,12 +100,13 @@ class LLM:
         target = replace(self.pair.target, operations=of_mode(options.mode))
         pair = replace(self.pair, target=target)
         other = object.__new__(LLM)
+        other._acceptance = self._acceptance
         other._set_up(options, replace(self._tables, pair=pair, mode=options.mode))
         return other
 
     def _set_up(self, options: EngineOptions, tables: Tables) -> None:
         self.options, self.pair, self.device = options, tables.pair, tables.device
-        self._tables = tables
+        self._tables, self._latency = tables, None
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         if options.length is not None and options.length > self.block_size:
@@ -108,7 +115,8 @@ class LLM:
                 f"give 1 to {self.block_size}."
             )
         if options.policy == "hybrid":
-            self._acceptance, self._latency = tables.acceptance(), tables.latency()
+            self._latency = tables.latency()
+            self._acceptance = self._acceptance or tables.acceptance()
 
     @overload
     def generate(self, prompt: str, params: SamplingParams | None = None) -> Completion: ...
@@ -175,8 +183,11 @@ class LLM:
         )
         rounds = Rounds(target=target, drafter=drafter, policy=Fixed(self._rows()), request=request)
         if self.options.policy == "hybrid":
+            assert self._acceptance is not None
             self._latency = self._latency or self._measure(rounds)
-            rounds.policy = Hybrid(acceptance=self._acceptance, latency=self._latency)
+            rounds.policy = Hybrid(
+                acceptance=self._acceptance, latency=self._latency, routing=self._latency.routing
+            )
         return rounds
 
     def _measure(self, rounds: Rounds) -> Latency:

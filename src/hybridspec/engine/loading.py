@@ -46,16 +46,7 @@ def load_pair(
 ) -> Pair:
     """Load a checkpoint and its drafter, or the embedded pair if neither is named."""
     directory = embedded.TARGET if model is None else find(model, "model")
-    if draft_model is not None:
-        draft_directory = find(draft_model, "draft model")
-    elif model is None:
-        draft_directory = embedded.DRAFTER
-    elif needs_drafter:
-        raise OptionError(
-            f"model {model} is given without a draft model: give --draft-model or --policy plain."
-        )
-    else:
-        draft_directory = None
+    draft_directory = _draft_directory(model, draft_model, needs_drafter=needs_drafter)
     config = DraftConfig.load(draft_directory) if draft_directory else None
     taps = config.target_layer_ids if config else ()
     target = load_target(directory, operations=of_mode(mode), taps=taps, device=device)
@@ -84,21 +75,38 @@ def load_pair(
     )
 
 
+def _draft_directory(
+    model: str | Path | None, draft_model: str | Path | None, *, needs_drafter: bool
+) -> Path | None:
+    if draft_model is not None:
+        return find(draft_model, "draft model")
+    if model is None:
+        return embedded.DRAFTER
+    if needs_drafter:
+        raise OptionError(
+            f"model {model} is given without a draft model: give --draft-model or --policy plain."
+        )
+    return None
+
+
 def find(name: str | Path, what: str) -> Path:
     """A local directory, or a hub id (`owner/name`) through huggingface_hub."""
     path = Path(name)
     is_hub_id = (
         isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))
     )
-    if path.exists() or not is_hub_id:
-        return require_directory(path, what)
+    try:
+        if path.exists() or not is_hub_id:
+            return require_directory(path, what)
+    except OSError as error:
+        raise CheckpointError(f"{what} {name} cannot be opened: {error.strerror}.") from None
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(
             f"{what} {name} is no directory here and could not be fetched from the hub: {reason}"
         ) from None

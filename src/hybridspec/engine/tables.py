@@ -20,7 +20,6 @@ from hybridspec.engine.cache import cache_dir
 from hybridspec.engine.loading import Pair
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
-from hybridspec.policy.tables import check_key, read_table
 
 log = logging.getLogger("hybridspec")
 
@@ -37,21 +36,15 @@ class Tables:
 
     def acceptance(self) -> Acceptance:
         """From the named file, else from beside the drafter, else the drafter's own confidence."""
-        named, directory, drafts = (
-            self.named_acceptance,
-            self.pair.draft_directory,
-            self.pair.block_size - 1,
-        )
-        path = named or (directory / "acceptance.json" if directory else None)
-        if path is None or (named is None and not path.exists()):
-            return Acceptance.uninformed(drafts)
+        drafts, directory = self.pair.block_size - 1, self.pair.draft_directory
+        assert directory is not None, "only a pair with a drafter has a policy that asks"
+        path = self.named_acceptance or directory / "acceptance.json"
         try:
-            check_key(path, read_table(path), self.pair.names)
-            return Acceptance.load(path, drafts)
+            return Acceptance.load(path, key=self.pair.names, drafts=drafts)
         except TableError as error:
-            if named is not None:
+            if self.named_acceptance is not None:
                 raise
-            log.warning("%s The drafter's own confidence is used instead.", error)
+            log.warning("%s The drafter's own confidence is taken at its word.", error)
             return Acceptance.uninformed(drafts)
 
     def latency(self) -> Latency | None:
@@ -84,6 +77,7 @@ class Tables:
             **self.pair.names,
             "mode": self.mode,
             "device": devices.describe(self.device),
+            "driver": devices.driver(self.device) or "none",
             "dtype": "float32",
             "torch": torch.__version__,
             "hybridspec": __version__,

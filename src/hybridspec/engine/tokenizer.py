@@ -21,7 +21,7 @@ class Tokenizer:
     def __init__(self, directory: Path, *, vocab_size: int, eos_in_config: tuple[int, ...]) -> None:
         """Raises CheckpointError if the file is missing, damaged, or of another vocabulary."""
         self._backend = open_backend(directory)
-        largest = max(self._backend.get_vocab().values())
+        largest = max(self._backend.get_vocab().values(), default=0)
         if largest >= vocab_size:
             raise CheckpointError(
                 f"{directory}: the tokenizer has id {largest}, "

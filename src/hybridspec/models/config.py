@@ -80,10 +80,12 @@ class TargetConfig:
         fields.expect("hidden_act", "silu")
         fields.expect("attention_bias", False)
         fields.expect("attn_output_gate", True)
+        fields.expect("rope_scaling", None)
         rope = fields.inside("rope_parameters")
         rope.expect("rope_type", "default")
         head_dim = fields.positive("head_dim")
-        rotary_dims = int(head_dim * rope.get("partial_rotary_factor", float, 0.25))
+        turning = fields.get("partial_rotary_factor", float, 0.25)
+        rotary_dims = int(head_dim * rope.get("partial_rotary_factor", float, turning))
         config = cls(
             **{name: fields.positive(name) for name in _TARGET_SIZES},
             head_dim=head_dim,

@@ -24,6 +24,7 @@ from hybridspec.core.records import Reading, Routed
 from hybridspec.kernels.reference import gdn
 from hybridspec.kernels.reference.activation import sigmoid, silu
 from hybridspec.kernels.reference.attention import attend, write_pages
+from hybridspec.kernels.reference.experts import experts
 from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.head import read_head
 from hybridspec.kernels.reference.norm import gated_rms_norm, rms_norm
@@ -114,19 +115,19 @@ class Target:
         """Read up to PREFILL_ROWS tokens that are certain; the state moves past them.
 
         One program for all modes and policies, so that what follows starts from the same state.
-        tokens [W] int64
+        tokens [W] int64; the Reading has the taps of all rows, but tokens and gaps of the last.
         """
-        hidden = self.embedding[tokens]
-        delta = _gdn_prefill(state)
-        tapped: list[Tensor] = []
+        hidden, delta = self.embedding[tokens], _gdn_prefill(state)
+        rows = torch.tensor(len(tokens), dtype=torch.int32, device=tokens.device)
+        tapped: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
-            residual, normed = self._mix(layer, hidden, len(tokens), state, delta)
+            residual, normed = self._mix(layer, hidden, rows, state, delta)
             ids, weights = self._route(layer, normed)
-            hidden = residual + self._experts(layer.moe, normed, ids, weights)
+            hidden = residual + _moe(layer.moe, normed, ids, weights, experts)
             if number in self.taps:
-                tapped.append(hidden)
-        state.length.add_(len(tokens))
-        return self._read_out(hidden, tapped)
+                tapped[number] = hidden
+        state.length.add_(rows)
+        return self._read_out(hidden[-1:], tapped)
 
     def read_to_router(self, tokens: Tensor, rows: Tensor, state: TargetState) -> Routed:
         """Read the first `rows` tokens of a block up to the first router; no expert runs.
@@ -137,11 +138,11 @@ class Target:
         width = self.operations.width(n)
         hidden = self.embedding[F.pad(tokens[:width], (0, max(0, width - len(tokens))))]
         layer = self.layers[0]
-        residual, normed = self._mix(layer, _only(hidden, n), n, state, self._gdn_verify(state, n))
+        delta = self._gdn_verify(state, rows)
+        residual, normed = self._mix(layer, _only(hidden, n), rows, state, delta)
         ids, weights = self._route(layer, normed)
-        return Routed(
-            residual=residual, normed=normed, expert_ids=drop_rows(ids, n), expert_weights=weights
-        )
+        ids = drop_rows(ids, rows)
+        return Routed(residual=residual, normed=normed, expert_ids=ids, expert_weights=weights)
 
     def read_on(self, routed: Routed, rows: Tensor, state: TargetState) -> Reading:
         """Read the first `rows` of the routed rows to the end; the others fetch no expert.
@@ -150,27 +151,28 @@ class Target:
         """
         n = int(rows)
         width = self.operations.width(n)
-        delta = self._gdn_verify(state, n)
+        delta = self._gdn_verify(state, rows)
         residual, normed = _only(routed.residual[:width], n), _only(routed.normed[:width], n)
-        ids, weights = drop_rows(routed.expert_ids[:width], n), routed.expert_weights[:width]
-        tapped: list[Tensor] = []
+        ids, weights = drop_rows(routed.expert_ids[:width], rows), routed.expert_weights[:width]
+        tapped: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
             if number > 0:
-                residual, normed = self._mix(layer, residual, n, state, delta)
+                residual, normed = self._mix(layer, residual, rows, state, delta)
                 ids, weights = self._route(layer, normed)
-                ids = drop_rows(ids, n)
-            residual = residual + self._experts(layer.moe, normed, ids, weights)
+                ids = drop_rows(ids, rows)
+            residual = residual + _moe(layer.moe, normed, ids, weights, self.operations.experts)
             if number in self.taps:
-                tapped.append(residual)
+                tapped[number] = residual
         return self._read_out(residual, tapped)
 
-    def _read_out(self, hidden: Tensor, tapped: list[Tensor]) -> Reading:
+    def _read_out(self, hidden: Tensor, tapped: dict[int, Tensor]) -> Reading:
         tokens, gaps = read_head(self._normed(hidden, self.norm), self.head)
-        taps = torch.cat(tapped, dim=1) if tapped else hidden[:, :0]
+        taps = [tapped[number] for number in self.taps]  # in the drafter's order
+        taps = torch.cat(taps, dim=1) if taps else hidden[:, :0]
         return Reading(tokens=tokens, gaps=gaps, taps=taps)
 
     def _mix(
-        self, layer: Layer, hidden: Tensor, rows: int, state: TargetState, delta: "DeltaRule"
+        self, layer: Layer, hidden: Tensor, rows: Tensor, state: TargetState, delta: "DeltaRule"
     ) -> tuple[Tensor, Tensor]:
         """The residual stream after a layer's mixer, and the norm of it that the router reads."""
         x = self._normed(hidden, layer.input_norm)
@@ -189,7 +191,9 @@ class Target:
         gated = gated_rms_norm(y, z.reshape(-1, HV, V), mixer.norm, config.rms_norm_eps)
         return F.linear(gated.reshape(-1, HV * V), mixer.out_proj)
 
-    def _attention(self, mixer: AttentionMixer, x: Tensor, rows: int, state: TargetState) -> Tensor:
+    def _attention(
+        self, mixer: AttentionMixer, x: Tensor, rows: Tensor, state: TargetState
+    ) -> Tensor:
         config = self.config
         H, HKV, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         start = int(state.length)
@@ -199,27 +203,18 @@ class Target:
         q = rotate(self._normed(q, mixer.q_norm), angles)
         k = rotate(self._normed(k.reshape(-1, HKV, D), mixer.k_norm), angles)
         keys, values = state.keys[mixer.index], state.values[mixer.index]
-        write_pages(keys, k[:rows], start)
-        write_pages(values, v.reshape(-1, HKV, D)[:rows], start)
-        seen = attend(q, keys, values, start) * sigmoid(gate)
+        write_pages(keys, k, state.length, rows)
+        write_pages(values, v.reshape(-1, HKV, D), state.length, rows)
+        seen = attend(q, keys, values, state.length) * sigmoid(gate)
         return F.linear(seen.reshape(-1, H * D), mixer.out_proj)
 
     def _route(self, layer: Layer, normed: Tensor) -> tuple[Tensor, Tensor]:
         return route(F.linear(normed, layer.moe.router), self.config.num_experts_per_tok)
 
-    def _experts(self, moe: Moe, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        S = moe.shared_down.shape[1]
-        gate, up, share = F.linear(x, moe.shared_in).split((S, S, 1), dim=1)
-        shared = F.linear(silu(gate) * up, moe.shared_down)
-        return (
-            self.operations.experts(x, ids, weights, moe.gate_up, moe.down)
-            + sigmoid(share) * shared
-        )
-
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)
 
-    def _gdn_verify(self, state: TargetState, rows: int) -> "DeltaRule":
+    def _gdn_verify(self, state: TargetState, rows: Tensor) -> "DeltaRule":
         def verify(mixer: GdnMixer, qkv: Tensor, a: Tensor, b: Tensor) -> Tensor:
             layer, records = state.gdn(mixer.index), state.gdn_records(mixer.index)
             return self.operations.gdn_verify(qkv, a, b, mixer.weights, layer, records, rows)
@@ -229,10 +224,20 @@ class Target:
 
 DeltaRule = Callable[[GdnMixer, Tensor, Tensor, Tensor], Tensor]
 """(mixer, qkv [W, C], a [W, HV], b [W, HV]) -> [W, HV, V]"""
+Experts = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""contract of kernels.reference.experts.experts"""
 
 
 def _gdn_prefill(state: TargetState) -> DeltaRule:
     return lambda mixer, qkv, a, b: gdn.prefill(qkv, a, b, mixer.weights, state.gdn(mixer.index))
+
+
+def _moe(moe: Moe, x: Tensor, ids: Tensor, weights: Tensor, routed: Experts) -> Tensor:
+    """The routed experts and the shared one: x [W, D] -> [W, D]."""
+    S = moe.shared_down.shape[1]
+    gate, up, share = F.linear(x, moe.shared_in).split((S, S, 1), dim=1)
+    shared = F.linear(silu(gate) * up, moe.shared_down)
+    return routed(x, ids, weights, moe.gate_up, moe.down) + sigmoid(share) * shared
 
 
 def _only(x: Tensor, rows: int) -> Tensor:

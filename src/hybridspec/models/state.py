@@ -30,7 +30,7 @@ class TargetState:
     values: Tensor
     """as keys"""
     conv: Tensor
-    """[layers, taps - 1, C]: last inputs of each GDN layer's convolution"""
+    """[layers, CONV - 1, C]: last inputs of each GDN layer's convolution"""
     recurrent: Tensor
     """[layers, HV, K, V] float32"""
     records: GdnRecords
@@ -70,7 +70,7 @@ class TargetState:
 
     def commit(self, rows: Tensor) -> None:
         """Accept the first `rows` rows of the block that was read last; all parts move together."""
-        gdn.commit(self.conv, self.recurrent, self.records, int(rows))
+        gdn.commit(self.conv, self.recurrent, self.records, rows)
         self.length.add_(rows)
 
     def gdn(self, layer: int) -> GdnState:

@@ -7,6 +7,7 @@ how often a draft is right given that the ones before it were depends on its pla
 confidence shows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.core.errors import TableError
-from hybridspec.policy.tables import numbers, read_table
+from hybridspec.policy.tables import check_key, numbers, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,10 @@ class Acceptance:
         return cls(slope=1.0, intercepts=(0.0,) * drafts)
 
     @classmethod
-    def load(cls, path: Path, drafts: int) -> "Acceptance":
-        """Read `acceptance.json`; raises TableError if it is damaged or of another block size."""
+    def load(cls, path: Path, *, key: Mapping[str, str], drafts: int) -> "Acceptance":
+        """Read `acceptance.json`; raises TableError if it is damaged or belongs to another pair."""
         table = read_table(path)
+        check_key(path, table, key)
         intercepts = numbers(path, table.get("intercepts"), at_least=-1e3)
         if len(intercepts) != drafts:
             raise TableError(

@@ -4,14 +4,16 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import mean
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from hybridspec.core.errors import TableError
+from hybridspec.policy.routing import RoutingCosts
 from hybridspec.policy.tables import check_key, numbers, read_table, write_table
 
 
@@ -21,11 +23,16 @@ class Latency:
 
     seconds: Mapping[int, tuple[float, ...]]
     """by context: seconds of 1, 2, ... rows, never falling"""
+    routing: RoutingCosts | None = None
+    """prices of a row beyond those chosen, if they were measured"""
 
     @classmethod
-    def measured(cls, seconds: Mapping[int, list[float]]) -> "Latency":
-        """From raw medians; where fewer rows cost more than more, that is noise: flattened up."""
-        return cls(seconds={c: tuple(accumulate(row, max)) for c, row in sorted(seconds.items())})
+    def measured(
+        cls, seconds: Mapping[int, list[float]], routing: RoutingCosts | None = None
+    ) -> "Latency":
+        """From raw medians; where fewer rows cost more than more, that is noise: pooled."""
+        rising = {c: _never_falling(row) for c, row in sorted(seconds.items())}
+        return cls(seconds=rising, routing=routing)
 
     @classmethod
     def load(cls, path: Path, *, key: Mapping[str, str], rows: int) -> "Latency":
@@ -41,12 +48,18 @@ class Latency:
                 raise TableError(
                     f"{path}: {len(row)} timings at context {context}, the block has {rows} rows."
                 )
-        return cls.measured(seconds)
+        return cls.measured(seconds, _routing(path, table.get("routing")))
 
     def save(self, path: Path, *, key: Mapping[str, str]) -> None:
         """Write `latency.json`."""
-        seconds = {str(c): list(row) for c, row in self.seconds.items()}
-        write_table(path, {"key": dict(key), "seconds": seconds})
+        write_table(path, {"key": dict(key), **self.to_json()})
+
+    def to_json(self) -> dict[str, object]:
+        """The table without its key."""
+        table: dict[str, object] = {
+            "seconds": {str(c): list(row) for c, row in self.seconds.items()}
+        }
+        return table if self.routing is None else table | {"routing": asdict(self.routing)}
 
     def at(self, context: int, device: torch.device | None = None) -> Tensor:
         """T(1..block, context) [block] float32: linear between measured contexts, flat outside."""
@@ -56,3 +69,30 @@ class Latency:
         share = 0.0 if low == high else (context - low) / (high - low)
         pairs = zip(self.seconds[low], self.seconds[high], strict=True)
         return torch.tensor([a + share * (b - a) for a, b in pairs], device=device)
+
+
+def _never_falling(row: list[float]) -> tuple[float, ...]:
+    """The never-falling row nearest to `row` in squares, by pooling neighbours that fall."""
+    pools: list[list[float]] = []
+    for seconds in row:
+        pools.append([seconds])
+        while len(pools) > 1 and mean(pools[-2]) > mean(pools[-1]):
+            last = pools.pop()
+            pools[-1].extend(last)
+    return tuple(mean(pool) for pool in pools for _ in pool)
+
+
+def _routing(path: Path, prices: object) -> RoutingCosts | None:
+    if prices is None:
+        return None
+    names = [field.name for field in fields(RoutingCosts)]
+    if not isinstance(prices, dict) or sorted(cast("dict[str, object]", prices)) != sorted(names):
+        raise TableError(f"{path}: 'routing' must hold {', '.join(names)}; got {prices!r}.")
+    values = numbers(path, [cast("dict[str, object]", prices)[name] for name in names], at_least=0)
+    found = dict(zip(names, values, strict=True))
+    return RoutingCosts(
+        seconds_per_row=found["seconds_per_row"],
+        seconds_per_expert=found["seconds_per_expert"],
+        layers=int(found["layers"]),
+        correlation=found["correlation"],
+    )

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from hybridspec.core.records import Block, Routed, Verdict
+from hybridspec.kernels.reference.router import new_experts
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.length import best_length, best_ratio
-from hybridspec.policy.routing import NewExperts, RoutingCosts, count_new, extra_seconds
+from hybridspec.policy.routing import NewExperts, RoutingCosts, extra_seconds
 
 RATE_MEMORY = 0.98
 """share of the past that a round leaves in the running rate: about 50 rounds"""
@@ -79,7 +80,7 @@ class Hybrid:
     acceptance: Acceptance
     latency: Latency
     routing: RoutingCosts | None = None
-    """prices of the correction; None: a row costs what the latency table says, experts nothing"""
+    """prices of the correction; None: not measured, and no row is shown beyond those chosen"""
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
     new_experts: NewExperts = field(default_factory=NewExperts)
@@ -104,16 +105,20 @@ class Hybrid:
         return best_length(survival, self._costs, self._price())
 
     def look_ahead(self, rows: Tensor) -> Tensor:
-        """One row more, as far as the block goes."""
+        """One row more, as far as the block goes, if there are prices to judge it by."""
+        if self.routing is None:
+            return rows
         return (rows + 1).clamp_max(len(self._costs))
 
     def correct(self, routed: Routed, survival: Tensor, rows: Tensor, shown: Tensor) -> Tensor:
         """Keep the extra row iff S_(n*) > kappa lambda dT."""
         n = int(rows)
-        if int(shown) == n:
+        if self.routing is None or int(shown) == n:
             return rows
-        seconds = self._extra_seconds(routed, n)
-        keeps = float(survival[n - 1]) > self._price() * seconds
+        new = new_experts(routed.expert_ids, n)
+        mean = self.new_experts.mean(n, default=float(new))
+        self.new_experts.see(n, new)
+        keeps = float(survival[n - 1]) > self._price() * extra_seconds(new, mean, self.routing)
         self.kept += keeps
         self.dropped += not keeps
         return rows + int(keeps)
@@ -125,11 +130,3 @@ class Hybrid:
 
     def _price(self) -> float:
         return self.kappa * self._tokens / self._seconds
-
-    def _extra_seconds(self, routed: Routed, rows: int) -> float:
-        if self.routing is None:
-            return float(self._costs[rows] - self._costs[rows - 1])
-        new = count_new(routed.expert_ids, rows)
-        mean = self.new_experts.mean(rows, default=float(new))
-        self.new_experts.see(rows, new)
-        return extra_seconds(new, mean, self.routing)

@@ -9,9 +9,7 @@ promises.
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
-from hybridspec.kernels.reference.router import new_experts
+from hybridspec.core.errors import TableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,11 @@ class RoutingCosts:
     layers: int
     """layers with a router"""
     correlation: float
-    """s: what one new expert beyond the mean at the first router says of every other layer; 0..1"""
+    """s: what one new expert beyond the mean at the first router says of every other layer"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.correlation <= 1:
+            raise TableError(f"correlation must lie between 0 and 1, got {self.correlation}.")
 
 
 @dataclass(slots=True)
@@ -52,10 +54,5 @@ def extra_seconds(new: int, mean: float, costs: RoutingCosts) -> float:
     well until they are counted
     """
     others = mean + costs.correlation * (new - mean)
-    fetched = new + (costs.layers - 1) * max(others, 0.0)
+    fetched = new + (costs.layers - 1) * others
     return costs.seconds_per_row + costs.seconds_per_expert * fetched
-
-
-def count_new(expert_ids: Tensor, rows: int) -> int:
-    """d0: experts that row `rows + 1` chose and no earlier row did. expert_ids [W, k] int64."""
-    return new_experts(expert_ids, rows)

@@ -3,6 +3,7 @@
 """The two files that the policy keeps: JSON objects with a key that says what they belong to."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from hybridspec.core.jsonfile import read_object
 
 def read_table(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises TableError with file and place."""
-    table = read_object(path, TableError, if_missing="leave it out, or name one that does")
+    table = read_object(path, TableError, if_missing="name one that does, or none")
     if not isinstance(table.get("key"), dict):
         raise TableError(f"{path} must hold an object under 'key'.")
     return table
@@ -23,7 +24,7 @@ def read_table(path: Path) -> dict[str, Any]:
 def write_table(path: Path, table: Mapping[str, object]) -> None:
     """Write a table whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half_written = path.with_suffix(".part")
+    half_written = path.with_suffix(f".{os.getpid()}.part")  # two processes may write at a time
     half_written.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     half_written.replace(path)
 

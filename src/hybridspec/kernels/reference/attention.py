@@ -14,33 +14,38 @@ PAGE = 128
 """positions of a page"""
 
 
-def write_pages(pages: Tensor, x: Tensor, start: int) -> None:
-    """Store rows at positions start, start + 1, ...
+def write_pages(pages: Tensor, x: Tensor, start: Tensor, rows: Tensor) -> None:
+    """Store the first `rows` rows at positions start, start + 1, ...
 
     pages [P, HKV, PAGE, D]   float, in place
     x     [W, HKV, D]         float
+    start []                  int32
+    rows  []                  int32, 1..W
     """
-    positions = torch.arange(start, start + x.shape[0], device=x.device)
-    pages[positions // PAGE, :, positions % PAGE] = x
+    first, count = int(start), int(rows)
+    positions = torch.arange(first, first + count, device=x.device)
+    pages[positions // PAGE, :, positions % PAGE] = x[:count]
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def attend(q: Tensor, keys: Tensor, values: Tensor, start: Tensor) -> Tensor:
     """Causal attention of rows at positions start, start + 1, ... with their keys in the cache.
 
     q            [W, H, D]              float
     keys, values [P, HKV, PAGE, D]      float; positions after a row's own are stale, but finite
+    start        []                     int32
     returns      [W, H, D]
     """
     W, H, D = q.shape
     HKV = keys.shape[1]
     G = H // HKV
-    used = (start + W + PAGE - 1) // PAGE
+    first = int(start)
+    used = (first + W + PAGE - 1) // PAGE
     keys, values = keys[:used], values[:used]
     # [HKV, W * G, D]: the rows of all query heads that share a key head stand together
     grouped = (q * D**-0.5).view(W, HKV, G, D).transpose(0, 1).reshape(HKV, W * G, D)
     scores = torch.matmul(grouped, keys.transpose(-1, -2)).view(used, HKV, W, G, PAGE)
     positions = torch.arange(used * PAGE, device=q.device).view(used, 1, 1, 1, PAGE)
-    own = torch.arange(start, start + W, device=q.device).view(1, 1, W, 1, 1)
+    own = torch.arange(first, first + W, device=q.device).view(1, 1, W, 1, 1)
     scores = scores.masked_fill(positions > own, -torch.inf)
     shares = (scores - scores.amax(dim=(0, 4), keepdim=True)).exp()
     parts = torch.matmul(shares.view(used, HKV, W * G, PAGE), values).view(used, HKV, W, G, D)

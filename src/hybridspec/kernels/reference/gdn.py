@@ -25,7 +25,7 @@ class GdnWeights:
     """What a GDN layer adds to its projections."""
 
     conv: Tensor
-    """[taps, C] float: depthwise, the last tap meets the current row; C = 2 H K + HV V"""
+    """[CONV, C] float: depthwise, the last of CONV meets the current row; C = 2 H K + HV V"""
     decay_rate: Tensor
     """[HV] float: exp(A_log)"""
     dt_bias: Tensor
@@ -37,7 +37,7 @@ class GdnState:
     """One layer's memory of the rows that were committed."""
 
     conv: Tensor
-    """[taps - 1, C] float: the last inputs of the convolution, oldest first"""
+    """[CONV - 1, C] float: the last inputs of the convolution, oldest first"""
     recurrent: Tensor
     """[HV, K, V] float32"""
 
@@ -103,11 +103,11 @@ def verify_exact(
     weights: GdnWeights,
     state: GdnState,
     records: GdnRecords,
-    rows: int,
+    rows: Tensor,
 ) -> Tensor:
     """Outputs row by row: each equals, bit for bit, what plain decoding computes.
 
-    Arguments as in `prepare`; W = MAX_ROWS. Writes records, leaves the state.
+    Arguments as in `prepare`; W = MAX_ROWS; rows [] int32, 1..W. Writes records, leaves the state.
     returns [W, HV, V], zeros from `rows` on
     """
     x = prepare(qkv, a, b, weights, state)
@@ -115,7 +115,7 @@ def verify_exact(
     memory = state.recurrent
     y = torch.zeros_like(x.v)
     updates = torch.zeros_like(x.v)
-    for row in range(rows):
+    for row in range(int(rows)):
         memory = memory * decays[row, :, None, None]
         known = _read(memory, x.k[row])
         updates[row] = x.beta[row, :, None] * (x.v[row] - known)
@@ -132,7 +132,7 @@ def verify_block(
     weights: GdnWeights,
     state: GdnState,
     records: GdnRecords,
-    rows: int,
+    rows: Tensor,
 ) -> Tensor:
     """Outputs in block form: W = rows, one triangular solve instead of a walk."""
     x = prepare(qkv, a, b, weights, state)
@@ -146,36 +146,37 @@ def prefill(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnSt
     x = prepare(qkv, a, b, weights, state)
     y, _, memory = _delta_block(x, state.recurrent)
     state.recurrent.copy_(memory)
-    taps = state.conv.shape[0]
-    state.conv.copy_(torch.cat((state.conv, qkv))[-taps:])
+    kept = state.conv.shape[0]
+    state.conv.copy_(torch.cat((state.conv, qkv))[-kept:])
     return y
 
 
-def commit(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: int) -> None:
+def commit(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor) -> None:
     """Move the states of all L layers past the first `rows` recorded rows, in place.
 
     The recurrence of `verify_exact` with the same operations in the same order, so the states are
     equal bit for bit.
 
-    conv      [L, taps - 1, C]   float
+    conv      [L, CONV - 1, C]   float
     recurrent [L, HV, K, V]      float32
+    rows      []                 int32, 1..MAX_ROWS
     """
     repeats = recurrent.shape[1] // records.keys.shape[2]
     decays = records.log_decays.exp()
-    for row in range(rows):
+    for row in range(int(rows)):
         recurrent.mul_(decays[:, row, :, None, None])
         keys = records.keys[:, row].repeat_interleave(repeats, dim=1)
         recurrent.copy_(_write(recurrent, keys, records.updates[:, row]))
-    taps = conv.shape[1]
-    conv.copy_(torch.cat((conv, records.inputs[:, :rows]), dim=1)[:, -taps:])
+    kept = conv.shape[1]
+    conv.copy_(torch.cat((conv, records.inputs[:, : int(rows)]), dim=1)[:, -kept:])
 
 
 def _convolve(x: Tensor, weight: Tensor, past: Tensor) -> Tensor:
     window = torch.cat((past, x))
     W = x.shape[0]
     total = window[:W] * weight[0]
-    for tap in range(1, weight.shape[0]):
-        total = total + window[tap : tap + W] * weight[tap]
+    for place in range(1, weight.shape[0]):
+        total = total + window[place : place + W] * weight[place]
     return silu(total)
 
 

@@ -9,7 +9,10 @@ from torch import Tensor
 def rotary_table(dims: int, theta: float, positions: int, device: torch.device) -> Tensor:
     """Cosines and sines of every position: [positions, 2, dims / 2] float32."""
     power = torch.arange(0, dims, 2, dtype=torch.float32, device=device) / dims
-    turns = torch.arange(positions, dtype=torch.float32, device=device)[:, None] / theta**power
+    # the order of Transformers: far positions are sensitive to how the frequency was rounded
+    turns = torch.arange(positions, dtype=torch.float32, device=device)[:, None] * (
+        1 / theta**power
+    )
     return torch.stack((turns.cos(), turns.sin()), dim=1)
 
 

@@ -18,12 +18,12 @@ def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return ids[:, :k], shares / shares.sum(-1, keepdim=True)
 
 
-def drop_rows(ids: Tensor, rows: int) -> Tensor:
-    """ids [W, k] with -1 in every row from `rows` on: what is dropped fetches no expert."""
+def drop_rows(ids: Tensor, rows: Tensor) -> Tensor:
+    """ids [W, k] with -1 in every row from `rows` [] on: what is dropped fetches no expert."""
     kept = torch.arange(ids.shape[0], device=ids.device) < rows
     return torch.where(kept[:, None], ids, -1)
 
 
 def new_experts(ids: Tensor, row: int) -> int:
-    """How many experts of `row` no earlier row chose. ids [W, k] int64, without -1 up to `row`."""
+    """d0: how many experts of `row` no earlier row chose. ids [W, k] int64, no -1 up to `row`."""
     return int((~torch.isin(ids[row], ids[:row])).sum())

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Run the tests that need a CUDA device and record what they showed in results/gpu_tests.json."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hybridspec.bench.circumstances import observe
+
+RESULT = Path(__file__).parent / "results" / "gpu_tests.json"
+
+
+class Count:
+    """A pytest plugin that keeps each test's outcome."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test counts by its call, or by the stage that kept it from being called."""
+        if report.when == "call" or report.outcome != "passed":
+            self.outcomes[report.nodeid] = report.outcome
+
+
+def main() -> int:
+    """Exit code of pytest; nothing is recorded without a device."""
+    if not torch.cuda.is_available():
+        print("no CUDA device is visible here: these tests need one", file=sys.stderr)
+        return 2
+    count = Count()
+    code = int(pytest.main(["-m", "gpu", *sys.argv[1:]], plugins=[count]))
+    result = {
+        "benchmark": "gpu_tests",
+        "exit_code": code,
+        "outcomes": count.outcomes,
+        **observe(torch.device("cuda"), " ".join(["python", *sys.argv])).to_json(),
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
