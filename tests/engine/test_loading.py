@@ -118,7 +118,10 @@ def flat_latency(pair, tmp_path):
 def test_acceptance_beside_the_drafter_is_used(pair, tmp_path, caplog):
     pair["latency"] = flat_latency(pair, tmp_path)
     assert max(lengths_of(**pair)) < 16
+    assert all("taken at its word" in record.getMessage() for record in caplog.records)
+    assert caplog.records
     acceptance_of(pair, pair["draft_model"] / "acceptance.json")
+    caplog.clear()
     assert max(lengths_of(**pair)) == 16
     assert caplog.records == []
 
@@ -151,6 +154,8 @@ def test_a_named_table_of_another_key_is_refused(pair, tmp_path, option):
 
 
 def test_a_measured_table_is_kept_and_found_again(pair, tmp_path, caplog):
+    acceptance_of(pair, pair["draft_model"] / "acceptance.json")
+    caplog.clear()
     LLM(**pair).generate("x", FEW)
     (path,) = (tmp_path / "hybridspec-cache").rglob("latency.json")
     before = path.read_bytes()
@@ -165,6 +170,8 @@ def test_a_measured_table_is_kept_and_found_again(pair, tmp_path, caplog):
 def test_a_measured_table_that_does_not_fit_is_measured_anew_with_one_warning(
     pair, tmp_path, caplog
 ):
+    acceptance_of(pair, pair["draft_model"] / "acceptance.json")
+    caplog.clear()
     LLM(**pair).generate("x", FEW)
     (path,) = (tmp_path / "hybridspec-cache").rglob("latency.json")
     table = json.loads(path.read_text(encoding="utf-8"))
@@ -182,6 +189,8 @@ def test_modes_keep_tables_of_their_own(pair, tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_no_more(pair, tmp_path, monkeypatch, caplog):
+    acceptance_of(pair, pair["draft_model"] / "acceptance.json")
+    caplog.clear()
     (tmp_path / "file").touch()
     monkeypatch.setenv("HYBRIDSPEC_CACHE", str(tmp_path / "file"))
     assert LLM(**pair).generate("x", FEW).finish_reason == "length"
