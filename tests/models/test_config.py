@@ -114,7 +114,7 @@ def test_a_missing_target_field_is_named(tmp_path, name):
         ({"linear_conv_kernel_dim": 1}, ["linear_conv_kernel_dim"]),
         ({"num_experts_per_tok": 9}, ["num_experts_per_tok 9"]),
         ({"hidden_size": "32"}, ["hidden_size", "int"]),
-        ({"hidden_size": 0}, ["hidden_size", "at least 1"]),
+        ({"hidden_size": 0}, ["hidden_size", "from 1 to"]),
         ({"vocab_size": True}, ["vocab_size"]),
         ({"eos_token_id": "stop"}, ["eos_token_id", "stop"]),
         ({"eos_token_id": [1, -2]}, ["eos_token_id", "-2"]),

@@ -47,7 +47,7 @@ class SamplingParams:
             raise OptionError(
                 f"max_new_tokens must be a whole number of at least 1, got {self.max_new_tokens!r}."
             )
-        if self.temperature != 0:
+        if not isinstance(self.temperature, int | float) or self.temperature != 0:
             raise OptionError(
                 f"temperature {self.temperature!r} is not supported yet: decoding is greedy; "
                 "leave it at 0."

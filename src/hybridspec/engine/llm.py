@@ -92,9 +92,9 @@ class LLM:
     ) -> "LLM":
         """The same weights under another policy or mode. `length` is not carried over."""
         options = EngineOptions(
-            policy=policy or self.options.policy,
+            policy=self.options.policy if policy is None else policy,
             length=length,
-            mode=mode or self.options.mode,
+            mode=self.options.mode if mode is None else mode,
             device=self.options.device,
         )
         target = replace(self.pair.target, operations=of_mode(options.mode))
@@ -128,13 +128,18 @@ class LLM:
         self, prompt: str | list[str], params: SamplingParams | None = None
     ) -> Completion | list[Completion]:
         """Complete a prompt, or each of several, one after the other."""
-        if not isinstance(prompt, str):
-            return [self.generate(p, params) for p in prompt]
+        if isinstance(prompt, list):
+            for one in prompt:  # all, before the first is decoded
+                self.check(one)
+            return [Completion.of(list(self.stream(one, params))) for one in prompt]
         return Completion.of(list(self.stream(prompt, params)))
 
     def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
         """One chunk a round as it is decoded; the first holds the prompt's own token."""
-        params = params or SamplingParams()
+        if params is None:
+            params = SamplingParams()
+        elif not isinstance(params, SamplingParams):
+            raise OptionError(f"params must be SamplingParams, got {params!r:.60}.")
         rounds = self._begin(self._encode(prompt), params)
         return self._chunks(rounds)
 
@@ -155,7 +160,15 @@ class LLM:
                 stats=tally.stats(),
             )
 
+    def check(self, prompt: str) -> None:
+        """Raise PromptError unless the prompt can be decoded."""
+        self._encode(prompt)
+
     def _encode(self, prompt: str) -> list[int]:
+        if not isinstance(prompt, str):
+            raise PromptError(f"a prompt must be a string, got {prompt!r:.60}.")
+        if any("\ud800" <= character <= "\udfff" for character in prompt):
+            raise PromptError("the prompt holds half of a surrogate pair, which is no text.")
         ids = self.pair.tokenizer.encode(prompt)
         positions = self.pair.target.config.max_position_embeddings
         if not ids:

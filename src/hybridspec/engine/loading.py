@@ -91,6 +91,8 @@ def _draft_directory(
 
 def find(name: str | Path, what: str) -> Path:
     """A local directory, or a hub id (`owner/name`) through huggingface_hub."""
+    if not isinstance(name, str | Path) or not str(name):
+        raise OptionError(f"{what} must be a directory or a hub id, got {name!r}.")
     path = Path(name)
     is_hub_id = (
         isinstance(name, str) and name.count("/") == 1 and not name.startswith((".", "/", "~"))

@@ -43,21 +43,24 @@ class Tables:
             return Acceptance.load(path, key=self.pair.names, drafts=drafts)
         except TableError as error:
             if self.named_acceptance is not None:
-                raise
+                raise _named(error) from None
             log.warning("%s The drafter's own confidence is taken at its word.", error)
             return Acceptance.uninformed(drafts)
 
     def latency(self) -> Latency | None:
         """From the named file, else from the cache; None if it has to be measured."""
         path = self.named_latency or self._kept()
-        if self.named_latency is None and not path.exists():
-            return None
         try:
+            if self.named_latency is None and not path.exists():
+                return None
             return Latency.load(path, key=self._key(), rows=self.pair.block_size)
         except TableError as error:
             if self.named_latency is not None:
-                raise
+                raise _named(error) from None
             log.warning("%s It is measured anew.", error)
+            return None
+        except OSError as error:
+            log.warning("%s cannot be opened: %s. It is measured anew.", path, error.strerror)
             return None
 
     def keep(self, latency: Latency) -> None:
@@ -82,3 +85,7 @@ class Tables:
             "torch": torch.__version__,
             "hybridspec": __version__,
         }
+
+
+def _named(error: TableError) -> TableError:
+    return TableError(f"{error} Name a table that fits, or none.")

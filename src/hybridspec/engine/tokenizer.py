@@ -75,9 +75,12 @@ def open_backend(directory: Path) -> Backend:
     if not path.exists():
         raise CheckpointError(f"{path} does not exist; a checkpoint needs its tokenizer.")
     try:
-        return Backend.from_file(str(path))
+        backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for every kind of damage
         raise CheckpointError(f"{path} is not a readable tokenizer: {error}.") from None
+    backend.no_truncation()  # either would change a prompt without a word
+    backend.no_padding()
+    return backend
 
 
 def first_difference(ours: Backend, theirs: Backend) -> str | None:
@@ -95,14 +98,38 @@ def _stop_ids(directory: Path, backend: Backend, eos_in_config: tuple[int, ...])
     generation = directory / "generation_config.json"
     if generation.exists():
         fields = read_json(generation)
-        if fields.get("do_sample"):
-            log.warning(
-                "%s asks for sampling; this version decodes greedily, as at temperature 0.",
-                generation.name,
-            )
+        _announce(fields, generation.name)
         if ids := token_ids(fields.get("eos_token_id"), generation):
             return ids
     return _tokenizer_eos(directory, backend) or eos_in_config
+
+
+def _announce(fields: dict[str, Any], name: str) -> None:
+    """Say what a generation_config asks for and does not get."""
+    if fields.get("do_sample"):
+        log.warning(
+            "%s asks for sampling; this version decodes greedily, as at temperature 0.", name
+        )
+    asked = [key for key, neutral in _PROCESSING.items() if fields.get(key, neutral) != neutral]
+    asked = [key for key in asked if fields[key] is not None]
+    if asked:
+        log.warning("%s asks for %s; this version leaves logits alone.", name, ", ".join(asked))
+
+
+_PROCESSING: dict[str, object] = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "sequence_bias": None,
+}
+"""what changes greedy decoding, with the value that changes nothing"""
 
 
 def _tokenizer_eos(directory: Path, backend: Backend) -> tuple[int, ...]:

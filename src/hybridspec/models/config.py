@@ -18,6 +18,10 @@ from hybridspec.core.options import MAX_ROWS
 TARGET_TYPES = ("qwen3_5_moe_text", "qwen3_5_moe")
 """`model_type` of the targets that load: flat, and nested under `text_config`"""
 
+LARGEST_SIZE = 1 << 24
+"""more than any size or position count of these families; a larger one is a damaged file"""
+LARGEST_RATE = 1e30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetConfig:
@@ -77,21 +81,19 @@ class TargetConfig:
             )
         if kind == "qwen3_5_moe":
             fields = fields.inside("text_config")
-        fields.expect("hidden_act", "silu")
-        fields.expect("attention_bias", False)
-        fields.expect("attn_output_gate", True)
-        fields.expect("rope_scaling", None)
+        for name, only in _TARGET_ONLY.items():
+            fields.expect(name, only)
         rope = fields.inside("rope_parameters")
         rope.expect("rope_type", "default")
         head_dim = fields.positive("head_dim")
-        turning = fields.get("partial_rotary_factor", float, 0.25)
-        rotary_dims = int(head_dim * rope.get("partial_rotary_factor", float, turning))
+        turning = fields.rate("partial_rotary_factor", 0.25)
+        rotary_dims = int(head_dim * rope.rate("partial_rotary_factor", turning))
         config = cls(
             **{name: fields.positive(name) for name in _TARGET_SIZES},
             head_dim=head_dim,
             rotary_dims=rotary_dims,
-            rope_theta=rope.get("rope_theta", float),
-            rms_norm_eps=fields.get("rms_norm_eps", float, 1e-6),
+            rope_theta=rope.rate("rope_theta"),
+            rms_norm_eps=fields.rate("rms_norm_eps", 1e-6),
             layer_types=_target_layer_types(fields),
             tie_word_embeddings=fields.get("tie_word_embeddings", bool, False),
             eos_token_ids=token_ids(fields.values.get("eos_token_id"), fields.path),
@@ -145,7 +147,7 @@ class DraftConfig:
             **{name: fields.positive(name) for name in _DRAFT_SIZES},
             num_hidden_layers=layers,
             rope_theta=_draft_rope_theta(fields),
-            rms_norm_eps=fields.get("rms_norm_eps", float, 1e-6),
+            rms_norm_eps=fields.rate("rms_norm_eps", 1e-6),
             block_size=block,
             mask_token_id=nested.get("mask_token_id", int),
             target_layer_ids=_tap_ids(nested, fields, layers),
@@ -172,8 +174,6 @@ class Fields:
         value = self.values.get(name, default)
         if value is None:
             raise CheckpointError(f"{self.path}: field {name!r} is missing.")
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise CheckpointError(
                 f"{self.path}: field {name!r} must be of type {kind.__name__}, got {value!r}."
@@ -181,11 +181,24 @@ class Fields:
         return value
 
     def positive(self, name: str) -> int:
-        """A size: a whole number of at least 1."""
+        """A size: a whole number from 1 to LARGEST_SIZE."""
         value = self.get(name, int)
-        if value < 1:
-            raise CheckpointError(f"{self.path}: field {name!r} must be at least 1, got {value}.")
+        if not 1 <= value <= LARGEST_SIZE:
+            raise CheckpointError(
+                f"{self.path}: field {name!r} must be from 1 to {LARGEST_SIZE}, "
+                f"got {str(value)[:40]}."
+            )
         return value
+
+    def rate(self, name: str, default: float | None = None) -> float:
+        """A number above 0 that is neither NaN nor infinite."""
+        value: Any = self.values.get(name, default)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < LARGEST_RATE:
+            raise CheckpointError(
+                f"{self.path}: field {name!r} must be a number above 0, got {value!r:.40}."
+            )
+        return float(value)
 
     def expect(self, name: str, only: object) -> None:
         """Refuse a field with any value but the one that is supported; it may be absent or null."""
@@ -211,6 +224,18 @@ def token_ids(value: object, path: Path) -> tuple[int, ...]:
     return tuple(ids)
 
 
+_TARGET_ONLY: dict[str, object] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "rope_scaling": None,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+    "decoder_sparse_step": 1,
+    "use_sliding_window": False,
+    "quantization_config": None,
+}
+"""fields that would change the result, with the only value that is computed here"""
 _TARGET_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -304,10 +329,10 @@ def _refuse_unsupported_draft(fields: Fields, nested: Fields, layers: int) -> No
 def _draft_rope_theta(fields: Fields) -> float:
     """At the root, or in `rope_parameters`, where Transformers 5 writes it."""
     if fields.values.get("rope_parameters") is None:
-        return fields.get("rope_theta", float)
+        return fields.rate("rope_theta")
     rope = fields.inside("rope_parameters")
     rope.expect("rope_type", "default")
-    return rope.get("rope_theta", float)
+    return rope.rate("rope_theta")
 
 
 def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ class Drafter:
             positions + MAX_ROWS,
             config.head_dim,
         )
-        zeros = torch.zeros(shape, device=self.fc.device)
+        zeros = torch.zeros(shape, dtype=torch.float32, device=self.fc.device)
         return DraftState(keys=zeros, values=zeros.clone(), waiting=[])
 
     def take(self, taps: Tensor, state: DraftState) -> None:

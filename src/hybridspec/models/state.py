@@ -52,7 +52,7 @@ class TargetState:
         )
 
         def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, device=device)
+            return torch.zeros(shape, dtype=torch.float32, device=device)
 
         return cls(
             length=torch.zeros((), dtype=torch.int32, device=device),

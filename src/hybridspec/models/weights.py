@@ -56,9 +56,12 @@ class Weights:
                     f"{path}: tensor {name!r} is stored as {kind}; "
                     f"supported: {', '.join(LOADED_DTYPES)}. Quantised checkpoints do not load yet."
                 )
-            return file.get_tensor(name).to(self._device, torch.float32)
+            tensor = file.get_tensor(name).to(self._device, torch.float32)
         except SafetensorError as error:
             raise CheckpointError(f"{path}: tensor {name!r} cannot be read: {error}.") from None
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers.")
+        return tensor
 
     @contextmanager
     def complete(self) -> Generator["Weights"]:
@@ -107,7 +110,8 @@ def _open_shards(directory: Path) -> dict[str, tuple[Any, Path]]:
 def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist; the checkpoint is incomplete.") from None
+    except FileNotFoundError:  # safetensors also says so of a file that may not be read
+        state = "cannot be read" if path.exists() else "does not exist"
+        raise CheckpointError(f"{path} {state}; the checkpoint is incomplete.") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file: {error}.") from None

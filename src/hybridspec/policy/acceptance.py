@@ -47,5 +47,5 @@ class Acceptance:
 
     def survival(self, log_odds: Tensor) -> Tensor:
         """S_j = p_1 ... p_j. log_odds [drafts] float32 -> [drafts] float32, never rising."""
-        intercepts = torch.tensor(self.intercepts, device=log_odds.device)
+        intercepts = torch.tensor(self.intercepts, dtype=torch.float32, device=log_odds.device)
         return torch.sigmoid(self.slope * log_odds + intercepts).cumprod(0)

@@ -40,7 +40,7 @@ class Latency:
         table = read_table(path)
         check_key(path, table, key)
         found: dict[str, object] = table.get("seconds") or {}
-        if not isinstance(found, dict) or not found or not all(c.isdecimal() for c in found):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(found, dict) or not found or not all(map(_is_context, found)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TableError(f"{path}: 'seconds' must map contexts to lists of seconds.")
         seconds = {int(c): numbers(path, row, at_least=1e-9) for c, row in found.items()}
         for context, row in seconds.items():
@@ -68,7 +68,9 @@ class Latency:
         low, high = contexts[max(place - 1, 0)], contexts[min(place, len(contexts) - 1)]
         share = 0.0 if low == high else (context - low) / (high - low)
         pairs = zip(self.seconds[low], self.seconds[high], strict=True)
-        return torch.tensor([a + share * (b - a) for a, b in pairs], device=device)
+        return torch.tensor(
+            [a + share * (b - a) for a, b in pairs], dtype=torch.float32, device=device
+        )
 
 
 def _never_falling(row: list[float]) -> tuple[float, ...]:
@@ -80,6 +82,10 @@ def _never_falling(row: list[float]) -> tuple[float, ...]:
             last = pools.pop()
             pools[-1].extend(last)
     return tuple(mean(pool) for pool in pools for _ in pool)
+
+
+def _is_context(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _routing(path: Path, prices: object) -> RoutingCosts | None:

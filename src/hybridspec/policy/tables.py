@@ -15,7 +15,7 @@ from hybridspec.core.jsonfile import read_object
 
 def read_table(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises TableError with file and place."""
-    table = read_object(path, TableError, if_missing="name one that does, or none")
+    table = read_object(path, TableError, if_missing="it is optional")
     if not isinstance(table.get("key"), dict):
         raise TableError(f"{path} must hold an object under 'key'.")
     return table
