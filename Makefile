@@ -12,8 +12,8 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## complete real Python code with the embedded pair, then measure the policies
-	$(BIN)/hybridspec generate
-	$(BIN)/hybridspec bench decode
+	OMP_NUM_THREADS=1 $(BIN)/hybridspec generate
+	OMP_NUM_THREADS=1 $(BIN)/hybridspec bench decode
 
 test: $(READY) format lint types imports unit  ## format, lint, types, imports and the tests for a CPU
 

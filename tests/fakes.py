@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from hybridspec import Chunk, Completion, SamplingParams, Stats
+from hybridspec.core.errors import PromptError
 from hybridspec.core.options import EngineOptions
 
 TEXT = "def größe(x):\n\treturn x  # [bold]not markup[/bold]\n"
@@ -46,6 +47,10 @@ class FakeLLM:
 
     def generate(self, prompt, params=None):
         return Completion.of(list(self.stream(prompt, params)))
+
+    def check(self, prompt):
+        if len(prompt) > 1000:
+            raise PromptError(f"the prompt has {len(prompt)} tokens, the model 1000 positions.")
 
     def stream(self, prompt, params=None) -> Iterator[Chunk]:
         """One character from the prompt's own pass, then whole rounds, half a second each."""

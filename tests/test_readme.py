@@ -7,10 +7,7 @@ import re
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from hybridspec.engine.round import Rounds
-from hybridspec.models import embedded
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -25,7 +22,6 @@ def test_the_readme_reads_in_two_minutes_and_links_to_files_that_exist():
         assert (Path(__file__).parents[1] / target).exists(), target
 
 
-@pytest.mark.skipif(not embedded.TARGET.exists(), reason="the embedded pair is not trained yet")
 def test_the_example_in_the_readme_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("HYBRIDSPEC_CACHE", str(tmp_path))
     example = README.split("```python\nfrom hybridspec")[1].split("```")[0]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 import json
+import signal
 
 import pytest
 
 from hybridspec.bench.__main__ import main
 from hybridspec.bench.options import DecodeOptions
+from hybridspec.core.errors import OptionError
 from hybridspec.core.options import SamplingParams
 
 
@@ -77,6 +79,58 @@ def test_no_figure_counts_what_a_loop_gives(decode, fake_llm):
     assert len(run.token_ids) == 400
     assert (run.counted.rounds, run.counted.tokens, run.counted.seconds) == (14, 57, 7.0)
     assert decode.total([run, run]).tokens_per_round == 4
+
+
+def test_a_bad_prompt_is_named_before_any_is_decoded(fake_llm, monkeypatch, capsys, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a"}\n{"prompt": "%s"}\n' % ("x" * 1001), encoding="utf-8")
+    monkeypatch.setattr(fake_llm, "stream", lambda *_: pytest.fail("a prompt is decoded"))
+    assert main(["decode", "--prompts", str(prompts)]) == 2
+    assert f"{prompts}, line 2: the prompt has 1001 tokens" in capsys.readouterr().err
+
+
+def test_one_policy_under_two_names_is_refused(decode):
+    with pytest.raises(OptionError, match="name one policy twice"):
+        decode.run_decode(DecodeOptions(policies="fixed:16,fixed"))
+
+
+@pytest.fixture
+def interrupted_at(fake_llm, monkeypatch):
+    """Makes Ctrl-C come when the stream of that number begins."""
+
+    def at(number):
+        stream, seen = fake_llm.stream, []
+
+        def pressed(self, prompt, params=None):
+            seen.append(prompt)
+            if len(seen) == number:
+                signal.raise_signal(signal.SIGINT)
+            return stream(self, prompt, params)
+
+        monkeypatch.setattr(fake_llm, "stream", pressed)
+
+    return at
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence", "repeats"),
+    [
+        (2, "interrupted before the first text\n", 0),  # the first four warm up
+        (5 + 7, "interrupted after 7 of 24 texts\n", 0),
+        (5 + 8, "interrupted after 8 of 24 texts\n", 1),
+        (5 + 23, "interrupted after 23 of 24 texts\n", 2),
+    ],
+)
+def test_ctrl_c_reports_the_repeats_that_are_complete(
+    interrupted_at, capsys, number, sentence, repeats
+):
+    before = signal.getsignal(signal.SIGINT)
+    interrupted_at(number)
+    assert main(["decode", "--json", "--max-new-tokens", "9"]) == 130
+    out, err = capsys.readouterr()
+    assert err == sentence
+    assert (json.loads(out)["repeats"] if out else 0) == repeats
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_json_holds_what_a_number_needs(fake_llm, capsys):

@@ -30,6 +30,14 @@ def test_every_option_is_a_flag_with_help_and_default():
         (["decode", "--policies", "greedy"], "'greedy'"),
         (["decode", "--batch", "4"], "--batch"),
         (["decode", "--prompts", "absent.jsonl"], "absent.jsonl"),
+        (["decode", "--prompts", "x" * 5000], "xxx...xxx"),
+        (["decode", "--prompts="], "--prompts: is empty"),
+        (["decode", "--model", ""], "--model: is empty"),
+        (["decode", "--latency="], "--latency: is empty"),
+        (["decode", "--repeats", "٣"], "'٣'"),
+        (["decode", "--repeats", "9" * 5000], "at most 18 digits, got '999"),
+        (["decode", "--policies", "fixed:" + "9" * 5000], "999...999"),
+        (["decode", "--repea", "1"], "--repea"),
     ],
 )
 def test_bad_flags_end_in_one_sentence_and_code_2(fake_llm, capsys, arguments, named):
@@ -37,4 +45,5 @@ def test_bad_flags_end_in_one_sentence_and_code_2(fake_llm, capsys, arguments, n
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
+    assert len(err) < 400
     assert named in err

@@ -25,6 +25,8 @@ def test_policies_are_read_in_the_order_given():
         ("fixed:x", "'x'"),
         ("fixed:-1", "'-1'"),
         ("fixed:1.5", "'1.5'"),
+        ("fixed:٣", "'٣' is not a number of rows"),
+        ("fixed:" + "9" * 5000, "is not a number of rows"),
         ("fixed:0", "0"),
         ("fixed:17", "17"),
         ("hybrid:4", "hybrid"),
@@ -59,6 +61,7 @@ def test_prompts_are_read_verbatim(tmp_path):
         (b'{"text": "a"}', "an object"),
         (b'{"prompt": "a", "temperature": 1}', "nothing else"),
         (b'{"prompt": 3}', "got 3"),
+        (b'{"prompt": ' + b"9" * 5000 + b"}", "number that is too long"),
         (b'{"prompt": ""}', "empty"),
         (b'{"prompt": "\xff"}', "not UTF-8"),
         (b'{"prompt": "\\ud800"}', "surrogate"),
@@ -66,10 +69,16 @@ def test_prompts_are_read_verbatim(tmp_path):
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, named):
     file = tmp_path / "prompts.jsonl"
-    file.write_bytes(b'{"prompt": "good"}\n' + line + b"\n")
+    file.write_bytes(b'{"prompt": "good"}\n' + line + b'\n{"prompt": "good"}\n')
     with pytest.raises(OptionError, match=named) as caught:
         read_prompts(file)
     assert str(caught.value).startswith(f"{file}, line 2: ")
+
+
+def test_a_byte_order_mark_and_blank_lines_at_the_end_are_no_prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n{"prompt": "b"}\n\n \r\n\n')
+    assert read_prompts(file) == ["a", "b"]
 
 
 def test_a_prompts_file_without_a_line_or_absent_is_named(tmp_path):

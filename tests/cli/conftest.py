@@ -15,6 +15,7 @@ def refused(capsys):
         assert out == ""
         assert err.startswith("hybridspec: ")
         assert err.count("\n") == 1
+        assert len(err) < 400
         for words in named:
             assert words in err
 

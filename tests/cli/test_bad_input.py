@@ -42,6 +42,17 @@ import pytest
         (["bench", "decode", "--repeats", "0"], ["repeats", "0"]),
         (["bench", "decode", "--prompts", "absent.jsonl"], ["absent.jsonl", "No such file"]),
         (["doctor", "--fix"], ["--fix"]),
+        (["doctor", "x"], ["'x' is one argument too many; see hybridspec doctor --help"]),
+        (["generate", "a", "b " * 5000], ["'b b "]),
+        (["generate", "--length=٣"], ["whole number", "'٣'"]),
+        (["generate", "--length=" + "9" * 5000], ["at most 18 digits, got '999"]),
+        (["generate", "--prompt-file", "x" * 5000], ["xxx...xxx", "too long"]),
+        (["generate", "--prompt-file", "x/" * 5000], ["x/...", "too long"]),
+        (["generate", "--model", ""], ["--model is empty"]),
+        (["generate", "--prompt-file="], ["--prompt-file is empty"]),
+        (["generate", "--latency="], ["--latency is empty"]),
+        (["bench", "decode", "--prompts="], ["--prompts is empty"]),
+        (["bench", "decode", "--policies", "fixed:" + "9" * 5000], ["999...999"]),
     ],
 )
 def test_bad_options_are_named(fake_llm, refused, arguments, named):
@@ -65,6 +76,11 @@ def test_a_directory_as_prompt_file_is_named(fake_llm, refused, tmp_path):
 def test_bad_stdin_is_named(fake_llm, refused, monkeypatch, content, named):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     refused(["generate", "-"], named)
+
+
+def test_closed_stdin_is_named(fake_llm, refused, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    refused(["generate", "-"], "stdin is closed")
 
 
 def test_without_its_extra_the_command_names_it(refused, monkeypatch):

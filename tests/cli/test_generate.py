@@ -3,13 +3,14 @@
 import io
 import json
 import logging
+import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hybridspec.cli import main
+from hybridspec.cli.statistics import describe
 from tests.fakes import TEXT
 
 
@@ -90,9 +91,11 @@ def test_prompts_come_verbatim_from_argument_stdin_file_or_package(
     assert main(["generate", text]) == 0
     assert main(["generate", "-"]) == 0
     assert main(["generate", "--prompt-file", str(file)]) == 0
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert main(["generate", "--prompt-file", str(file)]) == 0
     assert main(["generate", "--", "--help"]) == 0
     assert main(["generate"]) == 0
-    assert prompts_seen == [text, text, text, "--help", "import os\n"]
+    assert prompts_seen == [text, text, text, text, "--help", "import os\n"]
 
 
 def test_options_reach_the_engine(fake_llm, monkeypatch):
@@ -130,6 +133,14 @@ def test_markup_and_tabs_of_a_completion_are_only_text(on_terminal):
     assert shown.endswith(TEXT.partition("\t")[2] + "\n")
 
 
+def test_a_terminal_obeys_no_control_character_of_prompt_or_completion(
+    fake_llm, on_terminal, monkeypatch
+):
+    monkeypatch.setattr(fake_llm, "text", "\x1b]0;title\a\b\r\x7f\x9b2J\n\t")
+    shown = on_terminal("generate", "a\x1b[2J\0\tb", "--policy", "plain")
+    assert shown == "\x1b[2ma␛[2J␀\tb\x1b[0m␛]0;title␇␈␍␡\\x9b2J\n\t\n"
+
+
 def test_no_color_is_honoured(on_terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in on_terminal("generate", "import os", "--max-new-tokens", "9")
@@ -140,10 +151,17 @@ def test_ctrl_c_ends_with_the_statistics_so_far_and_130(fake_llm, capsys, monkey
 
     def interrupted(self, prompt, params=None):
         yield from list(stream(self, prompt, params))[:3]
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
+    def impatient(chunks):
+        signal.raise_signal(signal.SIGINT)
+        return describe(chunks)
+
+    before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(fake_llm, "stream", interrupted)
+    monkeypatch.setattr("hybridspec.cli.generate.describe", impatient)
     assert main(["generate", "import os"]) == 130
+    assert signal.getsignal(signal.SIGINT) == before
     out, err = capsys.readouterr()
     assert out == TEXT[:9]
     assert "9 tokens in 2 rounds: 4.00 tokens and 4.00 rows a round" in err
@@ -165,47 +183,6 @@ def test_each_warning_of_the_engine_is_one_sentence_on_stderr(fake_llm, capsys, 
     assert out == TEXT
     assert err.startswith("hybridspec: do_sample is decoded greedily.\n")
     assert err.count("do_sample") == 1
-
-
-COMMAND = """
-import sys
-from types import ModuleType
-from tests.fakes import FakeLLM
-llm = sys.modules["hybridspec.engine.llm"] = ModuleType("hybridspec.engine.llm")
-llm.LLM = FakeLLM
-FakeLLM.text = "größe " * 10_000
-from hybridspec.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def command(*arguments, **streams):
-    """The command in a process of its own, over the fake engine."""
-    given = [sys.executable, "-c", COMMAND, "generate", "x"]
-    return subprocess.Popen([*given, *arguments], stderr=subprocess.PIPE, **streams)
-
-
-def test_a_closed_pipe_ends_quietly():
-    with command("--max-new-tokens=60000", stdout=subprocess.PIPE) as process:
-        assert process.stdout.read(3) == b"gr\xc3"
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_one_sentence():
-    with Path("/dev/full").open("wb") as full, command(stdout=full) as process:
-        assert process.stderr.read() == (
-            b"hybridspec: stdout is full: make room where it goes, or send it elsewhere.\n"
-        )
-    assert process.returncode == 2
-
-
-def test_a_pipe_gets_utf_8_whatever_the_locale(monkeypatch):
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    with command("--max-new-tokens=6", stdout=subprocess.PIPE) as process:
-        assert process.stdout.read() == "größe ".encode()
 
 
 def test_version_and_help_load_neither_torch_nor_rich_commands(capsys):

@@ -16,7 +16,6 @@ import hybridspec
 from hybridspec import LLM, HybridSpecError, SamplingParams
 from hybridspec.engine.loading import find
 from hybridspec.engine.tokenizer import Tokenizer
-from hybridspec.models import embedded
 from tests.tiny import VOCAB
 
 PROMPT = "def größe(maß):\n"
@@ -149,8 +148,6 @@ def test_a_stream_joined_is_the_completion_and_its_counts_add_up(llm, policy):
 
 
 def test_drafted_text_is_what_accepted_drafts_wrote():
-    if not embedded.TARGET.exists():
-        pytest.skip("the embedded pair is not trained yet")
     llm, params = LLM(policy="fixed"), SamplingParams(max_new_tokens=24)
     chunks = list(llm.stream("import os\nimport sys\n", params))
     assert any(chunk.drafted_text for chunk in chunks)

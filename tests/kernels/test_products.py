@@ -12,8 +12,13 @@ from torch.nn import functional as F
 
 from hybridspec.core.options import MAX_ROWS
 
-SHAPES = [(32, 288), (256, 4096), (256, 1040), (512, 256), (1024, 256), (256, 33), (37, 129)]
-"""(inner, outer): products of the tiny and the embedded pair, and odd ones"""
+TINY = [(32, 288), (37, 129), (256, 33)]
+EMBEDDED = [
+    (256, 784), (256, 768), (256, 256), (256, 32), (256, 2048), (256, 257), (128, 256), (1024, 256),
+    (256, 4096),
+]  # fmt: skip
+SHAPES = [*TINY, *EMBEDDED]
+"""(inner, outer) of the tiny pair and odd ones, and of the embedded target"""
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

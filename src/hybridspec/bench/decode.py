@@ -6,15 +6,18 @@ The order of the policies rotates with every prompt and repeat. Plain decoding i
 and in fast mode whatever is asked for: a slow plain would flatter every other figure.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.loops import loop_start
 from hybridspec.bench.options import Arm, DecodeOptions, read_prompts
 from hybridspec.bench.report import ArmReport, DecodeReport, Spread
-from hybridspec.core.errors import OptionError
+from hybridspec.core import ending
+from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import PolicyName, SamplingParams
 from hybridspec.core.records import Chunk, Stats
 from hybridspec.engine.llm import LLM
@@ -38,18 +41,64 @@ Runs = dict[Arm, list[list[Run]]]
 """runs by arm, repeat and prompt"""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while decoding."""
+
+    def __init__(self, sentence: str, report: DecodeReport | None) -> None:
+        super().__init__(sentence)
+        self.report = report
+        """of the repeats that are complete; None if none is"""
+
+
+def show(measure: Callable[[], DecodeReport], *, is_json: bool) -> int:
+    """Print the report, as far as it came before Ctrl-C; returns the exit code."""
+    code = 0
+    try:
+        report = measure()
+    except KeyboardInterrupt as interrupt:
+        ending.begin()
+        code = ending.INTERRUPTED
+        report = interrupt.report if isinstance(interrupt, Interrupted) else None
+        ending.say(str(interrupt) or "interrupted before the first text")
+    if report is not None:
+        print(json.dumps(report.to_json()) if is_json else report.table().rstrip())
+    return code
+
+
 def run_decode(
     options: DecodeOptions,
     *,
     command: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> DecodeReport:
-    """Measure what `options` ask for; `progress` hears how many texts of how many are done."""
+    """Measure what `options` ask for; `progress` hears how many texts of how many are done.
+
+    Raises Interrupted at Ctrl-C, with the report of the repeats that are complete, and ignores
+    further ones.
+    """
     prompts = read_prompts(options.prompts) if options.prompts else demo_prompts()
     engines = _load(options)
-    params = SamplingParams(max_new_tokens=options.max_new_tokens)
+    _check(next(iter(engines.values())), prompts, options.prompts)
     _warm_up(engines, prompts[0])
-    runs = _measure(engines, prompts, params, options.repeats, progress)
+    runs: Runs = {arm: [[] for _ in range(options.repeats)] for arm in engines}
+    try:
+        _measure(runs, engines, prompts, options, progress)
+    except KeyboardInterrupt:
+        ending.begin()
+        decoded = sum(len(repeat) for own in runs.values() for repeat in own)
+        texts = len(engines) * options.repeats * len(prompts)
+        whole = min(sum(len(repeat) == len(prompts) for repeat in own) for own in runs.values())
+        runs = {arm: own[:whole] for arm, own in runs.items()}
+        raise Interrupted(
+            f"interrupted after {decoded} of {texts} texts",
+            _summary(options, engines, runs, command) if whole else None,
+        ) from None
+    return _summary(options, engines, runs, command)
+
+
+def _summary(
+    options: DecodeOptions, engines: dict[Arm, LLM], runs: Runs, command: str
+) -> DecodeReport:
     llm = next(iter(engines.values()))
     is_drafting = any(arm.policy != "plain" for arm in engines)
     block_size = llm.block_size if is_drafting else None
@@ -58,10 +107,10 @@ def run_decode(
         arms=tuple(_report(arm, runs, block_size) for arm in runs),
         mode=options.mode,
         block_size=block_size,
-        prompts=len(prompts),
+        prompts=len(plain[0]),
         looping=sum(loop_start(run.token_ids) is not None for run in plain[0]),
         max_new_tokens=options.max_new_tokens,
-        repeats=options.repeats,
+        repeats=len(plain),
         latency=_latency(engines),
         circumstances=observe(llm.device, command),
     )
@@ -99,23 +148,34 @@ def _latency(engines: dict[Arm, LLM]) -> dict[str, object] | None:
     return tables[0].to_json() if tables and tables[0] is not None else None
 
 
+def _check(llm: LLM, prompts: Sequence[str], file: Path | None) -> None:
+    """Raise PromptError that names the line, before the work on those above it is done."""
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            llm.check(prompt)
+        except PromptError as error:
+            place = file or "the prompts that ship"
+            raise PromptError(f"{place}, line {number}: {error}") from None
+
+
 def _warm_up(engines: dict[Arm, LLM], prompt: str) -> None:
     for llm in engines.values():
         llm.generate(prompt, SamplingParams(max_new_tokens=WARM_UP_TOKENS))
 
 
 def _measure(
+    runs: Runs,
     engines: dict[Arm, LLM],
     prompts: Sequence[str],
-    params: SamplingParams,
-    repeats: int,
+    options: DecodeOptions,
     progress: Callable[[int, int], None] | None,
-) -> Runs:
-    runs: Runs = {arm: [[] for _ in range(repeats)] for arm in engines}
+) -> None:
+    """Fill `runs`, which hold what is done whenever Ctrl-C comes."""
+    params = SamplingParams(max_new_tokens=options.max_new_tokens)
     order = list(engines)
-    total = repeats * len(prompts) * len(order)
+    total = options.repeats * len(prompts) * len(order)
     done = 0
-    for repeat in range(repeats):
+    for repeat in range(options.repeats):
         for prompt in prompts:
             for arm in order:
                 runs[arm][repeat].append(_decode(engines[arm], prompt, params))
@@ -123,7 +183,6 @@ def _measure(
                 if progress is not None:
                     progress(done, total)
             order.append(order.pop(0))
-    return runs
 
 
 def _decode(llm: LLM, prompt: str, params: SamplingParams) -> Run:

@@ -5,6 +5,7 @@
 import argparse
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_t
 from hybridspec.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from _typeshed import DataclassInstance, SupportsWrite
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,16 +26,20 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse found wrong as one sentence."""
         raise OptionError(f"{message}; see {self.prog} --help.")
 
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help; a full disk is an error, where argparse would be silent."""
+        print(self.format_help(), end="", file=file)
+
 
 def add_flags(parser: argparse.ArgumentParser, options: "type[DataclassInstance]") -> None:
     """One `--kebab-case` flag a field, with its default and the string under it as help."""
     hints, docs = get_type_hints(options), _field_docs(options)
     for field in fields(options):
-        kind = _given(hints[field.name])
+        kind = given(hints[field.name])
         default = "" if field.default is None else f" (default: {field.default})"
         parser.add_argument(
             "--" + field.name.replace("_", "-"),
-            type=_READERS.get(kind, str),
+            type=READERS.get(kind, str),
             choices=get_args(kind) if get_origin(kind) is Literal else None,
             default=field.default,
             help=docs[field.name] + default,
@@ -43,15 +48,29 @@ def add_flags(parser: argparse.ArgumentParser, options: "type[DataclassInstance]
 
 def whole(text: str) -> int:
     """A whole number; raises ArgumentTypeError for 1.5, 1e3 and 1_0, whose meaning is a guess."""
-    if not text.removeprefix("-").isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    if not re.fullmatch("-?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at most 18 digits, got {text!r}"
+        )
     return int(text)
 
 
-_READERS: dict[object, Callable[[str], object]] = {int: whole, Path: Path}
+def filled(text: str) -> str:
+    """The text; raises ArgumentTypeError if there is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give it a value or leave it out")
+    return text
 
 
-def _given(hint: object) -> object:
+READERS: dict[object, Callable[[str], object]] = {
+    int: whole,
+    str: filled,
+    Path: lambda text: Path(filled(text)),
+}
+"""How the value of a flag is read, by its type; what is not here is taken as it is."""
+
+
+def given(hint: object) -> object:
     """The type of a value that is given: the annotation without None."""
     if isinstance(hint, UnionType):
         return next(kind for kind in get_args(hint) if kind is not type(None))

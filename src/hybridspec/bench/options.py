@@ -2,7 +2,9 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """What a measurement may be asked for, checked before anything is loaded."""
 
+import codecs
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -82,7 +84,7 @@ def _parse_policy(name: str, text: str, mode: Mode) -> Arm:
         )
     length = None
     if colon:
-        if not number.isdecimal():
+        if not re.fullmatch("[0-9]{1,18}", number):
             raise OptionError(
                 f"policies {text!r}: {number!r} is not a number of rows; write for example fixed:8."
             )
@@ -94,7 +96,7 @@ def _parse_policy(name: str, text: str, mode: Mode) -> Arm:
 def read_prompts(path: Path) -> list[str]:
     """Prompts of a JSON Lines file; raises OptionError that names the file and the line."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip().splitlines()
     except OSError as error:
         raise OptionError(
             f"prompts file {path} cannot be read ({error.strerror}); give a file of JSON lines."
@@ -111,6 +113,8 @@ def _read_prompt(line: bytes, place: str) -> str:
         raise OptionError(f"{place}: byte {error.start} is not UTF-8; save it as UTF-8.") from None
     except (json.JSONDecodeError, RecursionError) as error:
         raise OptionError(f'{place}: not JSON ({error}); write {{"prompt": ...}}.') from None
+    except ValueError:
+        raise OptionError(f"{place}: holds a number that is too long; write a string.") from None
     if not isinstance(record, dict) or set(cast("dict[str, object]", record)) != {"prompt"}:
         raise OptionError(f'{place}: expected an object with "prompt" and nothing else.')
     prompt = cast("dict[str, object]", record)["prompt"]

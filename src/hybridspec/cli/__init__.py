@@ -4,14 +4,16 @@
 
 from collections.abc import Sequence
 
-from hybridspec.core import ending
-
 _EXTRA = ("cyclopts", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of the command with `arguments`, those of the process if None."""
-    return ending.run(lambda: _call(arguments))
+    try:
+        from hybridspec.core import ending
+    except KeyboardInterrupt:
+        return 130
+    return ending.run(lambda: _call(arguments), is_last=arguments is None)
 
 
 def _call(arguments: Sequence[str] | None) -> int:
@@ -20,6 +22,8 @@ def _call(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as missing:
         if missing.name not in _EXTRA:
             raise
+        from hybridspec.core import ending
+
         return ending.refuse(
             f"the command needs {missing.name}, which comes with the extra of the command line: "
             'pip install "hybridspec[cli]".'

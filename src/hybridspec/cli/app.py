@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import cyclopts
 from cyclopts.exceptions import CycloptsError
+from rich.console import Console
 
-from hybridspec.bench.flags import whole
+from hybridspec.bench.flags import READERS, given
 from hybridspec.cli.sentences import sentence
 from hybridspec.core.errors import OptionError
 from hybridspec.core.version import __version__
@@ -18,12 +19,19 @@ from hybridspec.core.version import __version__
 
 def call(arguments: Sequence[str] | None = None) -> int:
     """Exit code of the command that `arguments` name; raises HybridSpecError for bad ones."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = _app()(given, exit_on_error=False, print_error=False, result_action="return_value")
+        code = _app()(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         raise OptionError(sentence(error)) from None
     return code if isinstance(code, int) else 0  # help and version return nothing
+
+
+class _Console(Console):
+    """Leaves a reader that has seen enough to `ending`: rich would exit with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _app() -> cyclopts.App:
@@ -33,6 +41,7 @@ def _app() -> cyclopts.App:
         version=f"hybridspec {__version__}",
         default_parameter=cyclopts.Parameter(converter=_convert, negative=()),
         suppress_keyboard_interrupt=False,
+        console=_Console(),
     )
     bench = cyclopts.App(name="bench", help="Measure.")
     app.command("hybridspec.cli.generate:generate", name="generate", help="Complete a prompt.")
@@ -47,10 +56,11 @@ def _app() -> cyclopts.App:
 
 
 def _convert(kind: Any, tokens: Sequence[cyclopts.Token]) -> object:
-    """As cyclopts does, but 1.5 is no whole number."""
-    if kind not in (int, int | None):
+    """As cyclopts does, but flags are read as floor 5 reads them: 1.5 is no whole number."""
+    read = READERS.get(given(kind))
+    if read is None or tokens[0].keyword is None:
         return cast("object", cyclopts.convert(kind, tokens))
     try:
-        return whole(tokens[0].value)
+        return read(tokens[0].value)
     except ArgumentTypeError as error:
         raise OptionError(f"{tokens[0].keyword} {error}.") from None

@@ -2,16 +2,18 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """`hybridspec bench decode`: the measurement of floor 5, with its progress on a terminal."""
 
-import json as json_format
 import shlex
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from hybridspec.bench.options import DecodeOptions
+
+if TYPE_CHECKING:
+    from hybridspec.bench.report import DecodeReport
 
 
 def decode(
@@ -25,7 +27,13 @@ def decode(
         options: What to measure.
         json: Print one object instead of a table.
     """
-    from hybridspec.bench.decode import run_decode  # torch is loaded only when all flags are right
+    from hybridspec.bench.decode import show  # torch is loaded only when all flags are right
+
+    return show(lambda: _measured(options), is_json=json)
+
+
+def _measured(options: DecodeOptions) -> "DecodeReport":
+    from hybridspec.bench.decode import run_decode
 
     console = Console(stderr=True)
     columns = (TextColumn("texts decoded"), BarColumn(), MofNCompleteColumn())
@@ -33,13 +41,8 @@ def decode(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("decode", total=None)
-        report = run_decode(
+        return run_decode(
             options,
             command=shlex.join(["hybridspec", *sys.argv[1:]]),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    if json:
-        print(json_format.dumps(report.to_json()))
-    else:
-        print(report.table(), end="")
-    return 0

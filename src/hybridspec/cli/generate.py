@@ -3,7 +3,6 @@
 """`hybridspec generate`: complete one prompt, streamed as it is decoded."""
 
 import json as json_format
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 from hybridspec.cli.prompts import prompt_text
 from hybridspec.cli.screen import Screen, Silence, screen
 from hybridspec.cli.statistics import describe
+from hybridspec.core import ending
 from hybridspec.core.options import Checkpoints, EngineOptions, SamplingParams
 from hybridspec.core.records import Chunk, Completion
 
@@ -41,15 +41,19 @@ def generate(
     params = SamplingParams(max_new_tokens=max_new_tokens)
     text = prompt_text(prompt, is_stdin=stdin, file=prompt_file)
     chunks: list[Chunk] = []
+    seen = Silence() if json else screen()
     try:
-        _stream(text, checkpoints, options, params, Silence() if json else screen(), chunks)
+        _stream(text, checkpoints, options, params, seen, chunks)
     except KeyboardInterrupt:
-        print("\n" + describe(chunks), file=sys.stderr)
+        ending.begin()
+        seen.end()
+        ending.say(describe(chunks))
         raise
+    seen.end()
     if json:
         print(json_format.dumps(_to_json(Completion.of(chunks))))
     else:
-        print(describe(chunks), file=sys.stderr)
+        ending.say(describe(chunks))
     return 0
 
 
@@ -78,7 +82,6 @@ def _stream(
     for chunk in stream:
         chunks.append(chunk)
         seen.show(chunk)
-    seen.end()
 
 
 def _to_json(completion: Completion) -> dict[str, object]:

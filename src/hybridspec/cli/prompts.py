@@ -7,6 +7,9 @@ from pathlib import Path
 
 from hybridspec.core.errors import OptionError, PromptError
 
+BYTE_ORDER_MARK = "\ufeff"
+"""what some editors put before the first character of a file"""
+
 
 def prompt_text(prompt: str | None, *, is_stdin: bool, file: Path | None) -> str:
     """The one prompt that was given, verbatim; the first that ships if none was.
@@ -16,9 +19,9 @@ def prompt_text(prompt: str | None, *, is_stdin: bool, file: Path | None) -> str
     if (prompt is not None) + is_stdin + (file is not None) > 1:
         raise OptionError("PROMPT, - and --prompt-file exclude each other: give one of them.")
     if is_stdin:
-        text = _decoded(sys.stdin.buffer.read(), "stdin")
+        text = _decoded(_stdin(), "stdin")
     elif file is not None:
-        text = _decoded(_content(file), f"prompt file {file}")
+        text = _decoded(_content(file), f"prompt file {file}").removeprefix(BYTE_ORDER_MARK)
     elif prompt is not None:
         text = _decoded(prompt.encode(errors="surrogateescape"), "PROMPT")
     else:
@@ -30,6 +33,12 @@ def prompt_text(prompt: str | None, *, is_stdin: bool, file: Path | None) -> str
             "the prompt is empty: give it some text, or leave it out for one that ships."
         )
     return text
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:
+        raise PromptError("stdin is closed: send the prompt there, or leave out -.")
+    return sys.stdin.buffer.read()
 
 
 def _content(file: Path) -> bytes:

@@ -14,6 +14,7 @@ from cyclopts.exceptions import (
     UnusedCliTokensError,
 )
 
+from hybridspec.core.ending import LONGEST_WORD
 from hybridspec.core.errors import HybridSpecError
 
 
@@ -25,8 +26,10 @@ def sentence(error: CycloptsError) -> str:
         case UnknownOptionError():
             return f"unknown option {error.token.keyword or error.token.value}; {help_}."
         case UnusedCliTokensError():
-            extra = (error.unused_tokens or [""])[0]
-            return f"{extra!r} is one argument too many; put a prompt with spaces in quotes."
+            extra = (error.unused_tokens or [""])[0][:LONGEST_WORD]
+            takes_prompt = (error.command_chain or ())[-1:] == ("generate",)
+            way_out = "put a prompt with spaces in quotes" if takes_prompt else help_
+            return f"{extra!r} is one argument too many; {way_out}."
         case CoercionError() if isinstance(error.__cause__, HybridSpecError):
             return str(error.__cause__)
         case CoercionError() if error.token is not None:

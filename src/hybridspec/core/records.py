@@ -34,13 +34,13 @@ class Routed:
     """Rows that stand before the first router's experts."""
 
     residual: Tensor
-    """[W, D] residual stream after the mixer of the layer with the first router"""
+    """[N, D] residual stream after the mixer of the layer with the first router"""
     normed: Tensor
-    """[W, D] what the router and the experts read"""
+    """[N, D] what the router and the experts read"""
     expert_ids: Tensor
-    """[W, k] int64: experts of each row, best first; -1 in rows that were not read"""
+    """[N, k] int64: experts of each row, best first; -1 in rows that were not read"""
     expert_weights: Tensor
-    """[W, k] float32: shares of those experts, summing to 1 in rows that were read"""
+    """[N, k] float32: shares of those experts, summing to 1 in rows that were read"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,11 @@ class Reading:
     """What the target says after each row that it read."""
 
     tokens: Tensor
-    """[W] int64: arg-max after each row; stale beyond the rows read"""
+    """[N] int64: arg-max after each row; stale beyond the rows read"""
     gaps: Tensor
-    """[W] float32: distance of the two best logits"""
+    """[N] float32: distance of the two best logits"""
     taps: Tensor
-    """[W, taps * D]: outputs of the tapped layers, for the drafter"""
+    """[N, taps * D]: outputs of the tapped layers, for the drafter"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ class Target:
         """Read up to PREFILL_ROWS tokens that are certain; the state moves past them.
 
         One program for all modes and policies, so that what follows starts from the same state.
-        tokens [W] int64; the Reading has the taps of all rows, but tokens and gaps of the last.
+        tokens [N] int64; the Reading has the taps of all rows, but tokens and gaps of the last.
         """
         hidden, delta = self.embedding[tokens], _gdn_prefill(state)
         rows = torch.tensor(len(tokens), dtype=torch.int32, device=tokens.device)
@@ -223,7 +223,7 @@ class Target:
 
 
 DeltaRule = Callable[[GdnMixer, Tensor, Tensor, Tensor], Tensor]
-"""(mixer, qkv [W, C], a [W, HV], b [W, HV]) -> [W, HV, V]"""
+"""(mixer, qkv [N, C], a [N, HV], b [N, HV]) -> [N, HV, V]"""
 Experts = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """contract of kernels.reference.experts.experts"""
 
@@ -233,7 +233,7 @@ def _gdn_prefill(state: TargetState) -> DeltaRule:
 
 
 def _moe(moe: Moe, x: Tensor, ids: Tensor, weights: Tensor, routed: Experts) -> Tensor:
-    """The routed experts and the shared one: x [W, D] -> [W, D]."""
+    """The routed experts and the shared one: x [N, D] -> [N, D]."""
     S = moe.shared_down.shape[1]
     gate, up, share = F.linear(x, moe.shared_in).split((S, S, 1), dim=1)
     shared = F.linear(silu(gate) * up, moe.shared_down)

@@ -48,7 +48,7 @@ class NewExperts:
 
 
 def extra_seconds(new: int, mean: float, costs: RoutingCosts) -> float:
-    """dT of the extra row: tau_row + c_e [d0 + (N - 1) (g + s (d0 - g))].
+    """dT of the extra row: tau_row + c_e [d0 + (layers - 1) (g + s (d0 - g))].
 
     d0 = `new` experts at the first router; g = their `mean`, which stands for the other layers as
     well until they are counted

@@ -14,8 +14,8 @@ def accept_greedy(
     What the round emits is target[:accepted + 1]: an accepted draft is the target's own token.
 
     block    [B]   int64   anchor, then drafts
-    target   [W]   int64   arg-max of the target after each row; stale beyond rows
-    rows     []    int32   rows that the target read, anchor included, 1..W
+    target   [N]   int64   arg-max of the target after each row; stale beyond rows
+    rows     []    int32   rows that the target read, anchor included, 1..N
     stop_ids [K]   int64   tokens that end the text
     budget   []    int32   tokens that may still be emitted, at least 1
     accepted []    int32   0..rows-1

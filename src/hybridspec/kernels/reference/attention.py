@@ -18,9 +18,9 @@ def write_pages(pages: Tensor, x: Tensor, start: Tensor, rows: Tensor) -> None:
     """Store the first `rows` rows at positions start, start + 1, ...
 
     pages [P, HKV, PAGE, D]   float, in place
-    x     [W, HKV, D]         float
+    x     [N, HKV, D]         float
     start []                  int32
-    rows  []                  int32, 1..W
+    rows  []                  int32, 1..N
     """
     first, count = int(start), int(rows)
     positions = torch.arange(first, first + count, device=x.device)
@@ -30,27 +30,27 @@ def write_pages(pages: Tensor, x: Tensor, start: Tensor, rows: Tensor) -> None:
 def attend(q: Tensor, keys: Tensor, values: Tensor, start: Tensor) -> Tensor:
     """Causal attention of rows at positions start, start + 1, ... with their keys in the cache.
 
-    q            [W, H, D]              float
+    q            [N, H, D]              float
     keys, values [P, HKV, PAGE, D]      float; positions after a row's own are stale, but finite
     start        []                     int32
-    returns      [W, H, D]
+    returns      [N, H, D]
     """
-    W, H, D = q.shape
+    N, H, D = q.shape
     HKV = keys.shape[1]
     G = H // HKV
     first = int(start)
-    used = (first + W + PAGE - 1) // PAGE
+    used = (first + N + PAGE - 1) // PAGE
     keys, values = keys[:used], values[:used]
-    # [HKV, W * G, D]: the rows of all query heads that share a key head stand together
-    grouped = (q * D**-0.5).view(W, HKV, G, D).transpose(0, 1).reshape(HKV, W * G, D)
-    scores = torch.matmul(grouped, keys.transpose(-1, -2)).view(used, HKV, W, G, PAGE)
+    # [HKV, N * G, D]: the rows of all query heads that share a key head stand together
+    grouped = (q * D**-0.5).view(N, HKV, G, D).transpose(0, 1).reshape(HKV, N * G, D)
+    scores = torch.matmul(grouped, keys.transpose(-1, -2)).view(used, HKV, N, G, PAGE)
     positions = torch.arange(used * PAGE, device=q.device).view(used, 1, 1, 1, PAGE)
-    own = torch.arange(first, first + W, device=q.device).view(1, 1, W, 1, 1)
+    own = torch.arange(first, first + N, device=q.device).view(1, 1, N, 1, 1)
     scores = scores.masked_fill(positions > own, -torch.inf)
     shares = (scores - scores.amax(dim=(0, 4), keepdim=True)).exp()
-    parts = torch.matmul(shares.view(used, HKV, W * G, PAGE), values).view(used, HKV, W, G, D)
+    parts = torch.matmul(shares.view(used, HKV, N * G, PAGE), values).view(used, HKV, N, G, D)
     sums = shares.sum(-1)
     total, mass = parts[0], sums[0]
     for page in range(1, used):  # in page order: pages after a row's own add exact zeros
         total, mass = total + parts[page], mass + sums[page]
-    return (total / mass.unsqueeze(-1)).transpose(0, 1).reshape(W, H, D)
+    return (total / mass.unsqueeze(-1)).transpose(0, 1).reshape(N, H, D)

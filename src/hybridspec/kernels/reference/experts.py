@@ -17,25 +17,25 @@ from hybridspec.kernels.reference.activation import silu
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Weighted sum of the chosen experts' outputs, down(silu(gate x) * (up x)).
 
-    x       [W, D]        float
-    ids     [W, k]        int64; -1 chooses nothing
-    weights [W, k]        float
+    x       [N, D]        float
+    ids     [N, k]        int64; -1 chooses nothing
+    weights [N, k]        float
     gate_up [E, 2I, D]    float, gate rows first
     down    [D, E, I]     float: packed, the checkpoint's [E, D, I] with the experts moved inward
-    returns [W, D]
+    returns [N, D]
     """
     E, double, D = gate_up.shape
-    W = x.shape[0]
-    shares = x.new_zeros(W, E + 1).scatter_(1, torch.where(ids < 0, E, ids), weights)[:, :E]
-    gate, up = F.linear(x, gate_up.view(E * double, D)).view(W, E, 2, double // 2).unbind(2)
+    N = x.shape[0]
+    shares = x.new_zeros(N, E + 1).scatter_(1, torch.where(ids < 0, E, ids), weights)[:, :E]
+    gate, up = F.linear(x, gate_up.view(E * double, D)).view(N, E, 2, double // 2).unbind(2)
     hidden = silu(gate) * up * shares.unsqueeze(-1)
-    return F.linear(hidden.reshape(W, -1), down.view(D, -1))
+    return F.linear(hidden.reshape(N, -1), down.view(D, -1))
 
 
 def experts_of_one_row(
     x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
 ) -> Tensor:
-    """The same for W = 1 and ids without -1, reading the chosen experts alone."""
+    """The same for N = 1 and ids without -1, reading the chosen experts alone."""
     chosen, D = ids[0], x.shape[1]
     # index_select: 16 us, indexing: 91 us at 4 of 32 experts [64, 256], x86-64, November 2026
     rows = gate_up.index_select(0, chosen).view(-1, D)
@@ -45,5 +45,5 @@ def experts_of_one_row(
 
 
 def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """A dense expert: x [W, D], gate and up [I, D], down [D, I]."""
+    """A dense expert: x [N, D], gate and up [I, D], down [D, I]."""
     return F.linear(silu(F.linear(x, gate)) * F.linear(x, up), down)

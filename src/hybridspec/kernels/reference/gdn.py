@@ -61,24 +61,24 @@ class GdnRows:
     """Rows after convolution, norms and gates."""
 
     q: Tensor
-    """[W, HV, K], normalised and scaled, repeated to the value heads"""
+    """[N, HV, K], normalised and scaled, repeated to the value heads"""
     k: Tensor
-    """[W, HV, K], normalised, repeated to the value heads"""
+    """[N, HV, K], normalised, repeated to the value heads"""
     v: Tensor
-    """[W, HV, V]"""
+    """[N, HV, V]"""
     beta: Tensor
-    """[W, HV]"""
+    """[N, HV]"""
     log_decay: Tensor
-    """[W, HV]"""
+    """[N, HV]"""
     keys: Tensor
-    """[W, H, K]: k before it is repeated"""
+    """[N, H, K]: k before it is repeated"""
 
 
 def prepare(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState) -> GdnRows:
     """Convolution, SiLU, l2-norms and gates.
 
-    qkv  [W, C]    float: queries of all heads, then keys, then values
-    a, b [W, HV]   float
+    qkv  [N, C]    float: queries of all heads, then keys, then values
+    a, b [N, HV]   float
     """
     HV, K, V = state.recurrent.shape
     mixed = _convolve(qkv, weights.conv, state.conv)
@@ -107,8 +107,8 @@ def verify_exact(
 ) -> Tensor:
     """Outputs row by row: each equals, bit for bit, what plain decoding computes.
 
-    Arguments as in `prepare`; W = MAX_ROWS; rows [] int32, 1..W. Writes records, leaves the state.
-    returns [W, HV, V], zeros from `rows` on
+    Arguments as in `prepare`; N = MAX_ROWS; rows [] int32, 1..N. Writes records, leaves the state.
+    returns [N, HV, V], zeros from `rows` on
     """
     x = prepare(qkv, a, b, weights, state)
     decays = x.log_decay.exp()
@@ -134,7 +134,7 @@ def verify_block(
     records: GdnRecords,
     rows: Tensor,
 ) -> Tensor:
-    """Outputs in block form: W = rows, one triangular solve instead of a walk."""
+    """Outputs in block form: N = rows, one triangular solve instead of a walk."""
     x = prepare(qkv, a, b, weights, state)
     y, updates, _ = _delta_block(x, state.recurrent)
     _record(records, qkv, x, updates)
@@ -142,7 +142,7 @@ def verify_block(
 
 
 def prefill(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState) -> Tensor:
-    """Outputs [W, HV, V] of rows that are certain: no records, the state moves on in place."""
+    """Outputs [N, HV, V] of rows that are certain: no records, the state moves on in place."""
     x = prepare(qkv, a, b, weights, state)
     y, _, memory = _delta_block(x, state.recurrent)
     state.recurrent.copy_(memory)
@@ -173,10 +173,10 @@ def commit(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor) -
 
 def _convolve(x: Tensor, weight: Tensor, past: Tensor) -> Tensor:
     window = torch.cat((past, x))
-    W = x.shape[0]
-    total = window[:W] * weight[0]
+    N = x.shape[0]
+    total = window[:N] * weight[0]
     for place in range(1, weight.shape[0]):
-        total = total + window[place : place + W] * weight[place]
+        total = total + window[place : place + N] * weight[place]
     return silu(total)
 
 
@@ -191,11 +191,11 @@ def _write(memory: Tensor, k: Tensor, u: Tensor) -> Tensor:
 
 
 def _delta_block(x: GdnRows, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs [W, HV, V], updates [W, HV, V] and the state after all W rows."""
-    q, k, v = (t.transpose(0, 1) for t in (x.q, x.k, x.v))  # [HV, W, .]
-    beta, total = x.beta.T.unsqueeze(-1), x.log_decay.cumsum(0).T  # [HV, W, 1], [HV, W]
-    W = total.shape[1]
-    seen = torch.ones(W, W, dtype=torch.bool, device=total.device).tril()
+    """Outputs [N, HV, V], updates [N, HV, V] and the state after all N rows."""
+    q, k, v = (t.transpose(0, 1) for t in (x.q, x.k, x.v))  # [HV, N, .]
+    beta, total = x.beta.T.unsqueeze(-1), x.log_decay.cumsum(0).T  # [HV, N, 1], [HV, N]
+    N = total.shape[1]
+    seen = torch.ones(N, N, dtype=torch.bool, device=total.device).tril()
     # masked before exp: a difference above the diagonal is positive and may overflow
     ratio = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(~seen, -torch.inf).exp()
     decay = total.exp().unsqueeze(-1)
@@ -209,8 +209,8 @@ def _delta_block(x: GdnRows, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _record(records: GdnRecords, qkv: Tensor, x: GdnRows, updates: Tensor) -> None:
-    W = qkv.shape[0]
-    records.inputs[:W] = qkv
-    records.keys[:W] = x.keys
-    records.updates[:W] = updates
-    records.log_decays[:W] = x.log_decay
+    N = qkv.shape[0]
+    records.inputs[:N] = qkv
+    records.keys[:N] = x.keys
+    records.updates[:N] = updates
+    records.log_decays[:N] = x.log_decay

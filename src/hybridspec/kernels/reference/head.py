@@ -13,10 +13,10 @@ LOG_ODDS_LIMIT = 40.0
 def read_head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The target's own next token after each row.
 
-    x      [W, D]   float
+    x      [N, D]   float
     weight [V, D]   float
-    tokens [W]      int64: arg-max of the logits
-    gaps   [W]      float: distance of the two best logits
+    tokens [N]      int64: arg-max of the logits
+    gaps   [N]      float: distance of the two best logits
     """
     logits = F.linear(x, weight)
     best, tokens = logits.max(-1)
@@ -27,10 +27,10 @@ def read_head(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def draft_head(x: Tensor, weight: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
     """The drafter's guess in each row, and how sure it is of it.
 
-    x        [W, D]   float
+    x        [N, D]   float
     weight   [V, D]   float, the target's
-    tokens   [W]      int64: arg-max over all tokens but the mask, which is never drafted
-    log_odds [W]      float: log(p / (1 - p)) of that token, clamped to +-40
+    tokens   [N]      int64: arg-max over all tokens but the mask, which is never drafted
+    log_odds [N]      float: log(p / (1 - p)) of that token, clamped to +-40
     """
     logits = F.linear(x, weight)
     logits[:, mask_token_id] = -torch.inf

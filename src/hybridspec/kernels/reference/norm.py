@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Norm of each GDN value head, then the gate: the norm comes before silu(z).
 
-    y, z   [W, HV, V]   float
+    y, z   [N, HV, V]   float
     weight [V]          float; plain, starts at 1
     """
     return rms_norm(y, weight, eps) * silu(z)

@@ -19,8 +19,8 @@ def rotary_table(dims: int, theta: float, positions: int, device: torch.device) 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Turn the first R of the last dimension by each row's position; the rest passes through.
 
-    x     [W, H, D]      float
-    table [W, 2, R/2]    float; the rows of `rotary_table` at the positions of x
+    x     [N, H, D]      float
+    table [N, 2, R/2]    float; the rows of `rotary_table` at the positions of x
     """
     half = table.shape[-1]
     cos, sin = table[:, None, 0], table[:, None, 1]

@@ -9,9 +9,9 @@ from torch import Tensor
 def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most likely experts of each row; of equals the lowest index.
 
-    logits  [W, E]   float32
-    ids     [W, k]   int64, best first
-    weights [W, k]   float32, each row sums to 1
+    logits  [N, E]   float32
+    ids     [N, k]   int64, best first
+    weights [N, k]   float32, each row sums to 1
     """
     shares, ids = torch.sort(logits.softmax(-1), dim=-1, descending=True, stable=True)
     shares = shares[:, :k]
@@ -19,11 +19,11 @@ def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def drop_rows(ids: Tensor, rows: Tensor) -> Tensor:
-    """ids [W, k] with -1 in every row from `rows` [] on: what is dropped fetches no expert."""
+    """ids [N, k] with -1 in every row from `rows` [] on: what is dropped fetches no expert."""
     kept = torch.arange(ids.shape[0], device=ids.device) < rows
     return torch.where(kept[:, None], ids, -1)
 
 
 def new_experts(ids: Tensor, row: int) -> int:
-    """d0: how many experts of `row` no earlier row chose. ids [W, k] int64, no -1 up to `row`."""
+    """d0: how many experts of `row` no earlier row chose. ids [N, k] int64, no -1 up to `row`."""
     return int((~torch.isin(ids[row], ids[:row])).sum())
