@@ -66,7 +66,7 @@ def test_a_full_stderr_changes_no_exit_code(prompt, code):
 
 @full
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("program", [CLI, BENCH])
+@pytest.mark.parametrize("program", [CLI, BENCH], ids=["cli", "bench"])
 def test_help_onto_a_full_disk_is_one_sentence(monkeypatch, program, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with Path("/dev/full").open("wb") as disk:
@@ -78,7 +78,7 @@ def test_help_onto_a_full_disk_is_one_sentence(monkeypatch, program, unbuffered)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("program", [CLI, BENCH])
+@pytest.mark.parametrize("program", [CLI, BENCH], ids=["cli", "bench"])
 def test_help_that_nobody_reads_ends_quietly(monkeypatch, program, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reader, writer = os.pipe()
