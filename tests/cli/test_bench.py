@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 import json
+import shlex
 
 from hybridspec.cli import main
 
@@ -14,7 +15,7 @@ def test_bench_decode_prints_a_table(fake_llm, capsys):
     assert err == ""
 
 
-def test_bench_decode_prints_one_json_object(fake_llm, capsys, tmp_path):
+def test_bench_decode_prints_one_json_object(fake_llm, capsys, tmp_path, monkeypatch):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "c"}\n', encoding="utf-8")
     arguments = [
@@ -26,8 +27,9 @@ def test_bench_decode_prints_one_json_object(fake_llm, capsys, tmp_path):
         "--repeats",
         "1",
     ]
-    assert main(["bench", "decode", *arguments]) == 0
+    monkeypatch.setattr("sys.argv", ["/bin/hybridspec", "bench", "decode", *arguments])
+    assert main() == 0
     report = json.loads(capsys.readouterr().out)
     assert report["prompts"] == 3
     assert [arm["name"] for arm in report["arms"]] == ["plain", "plain fast", "hybrid", "fixed:4"]
-    assert report["command"].startswith("hybridspec ")
+    assert report["command"] == shlex.join(["hybridspec", "bench", "decode", *arguments])
