@@ -109,6 +109,7 @@ def main() -> int:
         "fast": fast,
         **observe(llm.device, " ".join(["python", *sys.argv])).to_json(),
     }
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
     asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"exact: {differing} differences; fast: {len(gaps)}, largest gap {max(gaps, default=0)}")
     return int(differing > 0 or max(gaps, default=0) >= GAP_LIMIT)
