@@ -28,7 +28,7 @@ def test_bench_decode_prints_one_json_object(fake_llm, capsys, tmp_path, monkeyp
         "1",
     ]
     monkeypatch.setattr("sys.argv", ["/bin/hybridspec", "bench", "decode", *arguments])
-    assert main() == 0
+    assert main(["bench", "decode", *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["prompts"] == 3
     assert [arm["name"] for arm in report["arms"]] == ["plain", "plain fast", "hybrid", "fixed:4"]
