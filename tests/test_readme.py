@@ -4,6 +4,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -29,3 +31,8 @@ def test_the_example_in_the_readme_runs(capsys, monkeypatch, tmp_path):
     *text, figure = capsys.readouterr().out.splitlines()
     assert text
     assert float(figure.removesuffix(" tokens a round")) >= 1
+
+
+def test_the_results_in_the_readme_are_drawn_from_the_recorded_files():
+    script = Path(__file__).parents[1] / "benchmarks" / "readme.py"
+    assert subprocess.run([sys.executable, str(script), "--check"], check=False).returncode == 0
