@@ -5,7 +5,7 @@
 #   SITE   site-packages folder to learn from      WORK   folder for data and checkpoints
 #   OUT    folder for results                      TRAIN_S, WRITE_S, DRAFT_S   seconds of each training step
 #   LENGTH, WRITE_SEED, INIT   (optional) see continuations.py and train_drafter.py
-#   CACHE  (optional) compiled kernels of an earlier run, made by pack_cache
+#   TRAIN_UNTIL, DRAFT_UNTIL  instead of seconds: Unix time at which a training step ends
 #   TOKENIZER  (optional) folder with tokenizer.json; without it the tokenizer is trained
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -39,13 +39,6 @@ pack() {  # what comes back, in files of at most 15 MiB
   tar -C "$WORK" -czf "$WORK/results.tgz" $(cd "$WORK" && ls -d data/*.json data/tokenizer target drafter \
     rounds.safetensors text/counts.json 2>/dev/null)
   split -b 15m "$WORK/results.tgz" "$OUT/results.tgz."
-}
-unpack_cache() { tar -C "$WORK" -xzf "$CACHE"; }
-pack_cache() {
-  tar -C "$WORK" -czf "$WORK/cache.tgz" cache
-  ls -l "$WORK/cache.tgz"
-  split -b 15m "$WORK/cache.tgz" "$WORK/cache.tgz."
-  cp "$WORK"/cache.tgz.a[a-c] "$OUT"
 }
 
 for step in "$@"; do

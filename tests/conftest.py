@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.decoding import load, load_draft
 from tests.fakes import FakeLLM
 from tests.tiny import write_drafter, write_target
 
@@ -55,6 +56,18 @@ def tiny_target(tmp_path_factory):
 def tiny_drafter(tmp_path_factory):
     """Directory of its drafter; not to be changed."""
     return write_drafter(tmp_path_factory.mktemp("tiny") / "drafter")
+
+
+@pytest.fixture(scope="session")
+def target(tiny_target):
+    """The tiny target in exact mode."""
+    return load(tiny_target)
+
+
+@pytest.fixture(scope="session")
+def drafter(tiny_drafter, target):
+    """The tiny drafter on it."""
+    return load_draft(tiny_drafter, target)
 
 
 @pytest.fixture
