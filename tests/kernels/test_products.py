@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""What exact mode rests on: a row of a 16-row product depends on nothing but itself.
+"""What exact mode rests on: at any number of threads a row of a 16-row product stands alone.
 
 If this fails on some machine, its matrix library changes the order of summation with the row's
-place or with the threads, and exact mode cannot be exact there.
+place or with the other rows, and exact mode cannot be exact there. Two numbers of threads may give
+two results: some processors' libraries share a long inner dimension out among threads.
 """
 
 import pytest
@@ -23,7 +24,7 @@ SHAPES = [*TINY, *EMBEDDED]
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_depends_on_neither_place_nor_others_nor_threads(shape, threads, set_threads):
+def test_a_row_depends_on_neither_its_place_nor_the_other_rows(shape, threads, set_threads):
     inner, outer = shape
     set_threads(threads)
     gen = torch.Generator().manual_seed(0)
@@ -34,6 +35,5 @@ def test_a_row_depends_on_neither_place_nor_others_nor_threads(shape, threads, s
         for others in (torch.randn(MAX_ROWS, inner, generator=gen), torch.zeros(MAX_ROWS, inner)):
             others[place] = row
             found.append(F.linear(others, weight)[place])
-    set_threads(1)
     alone = F.linear(row.expand(MAX_ROWS, -1), weight)
     assert all(torch.equal(x, found[0]) for x in (*found, *alone))
