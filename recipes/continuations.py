@@ -2,9 +2,10 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Continuations written by the target itself: the drafter's training text and its held-out test.
 
-Prompts are cut from the token files, half of them at the beginning of a file. Half of the
-continuations are greedy, half sampled at temperature 0.7. Each is cut where it ends (end of text)
-or starts to loop.
+Prompts are cut from the token files, half of them at the beginning of a file. Of the continuations
+for training two fifths are greedy, two fifths stray (their first tokens are sampled, the rest is
+greedy: greedy text in a context that the target has not learnt by heart), one fifth is sampled
+throughout. Each is cut where it ends (end of text) or starts to loop.
 """
 
 import argparse
@@ -20,13 +21,15 @@ from target_decode import Decoder
 from target_forward import COMPILED, delta_rule_chunked, load_target
 from target_model import Shape
 from torch import Tensor
-from train_target import load_tokens
+from train_target import load_tokens, wait_for
 
 LENGTH = 768
 """Prompt and continuation together, unless told otherwise."""
 PROMPTS = (256, 96, 384, 160)
 """Prompt lengths, one a batch, in turn."""
-TEMPERATURE = 0.7
+GREEDY, STRAYING = 0.4, 0.4
+"""Shares of a training batch; the rest is sampled throughout."""
+TEMPERATURE, STRAY_TEMPERATURE, STRAY_TOKENS = 0.7, 1.0, 96
 LOOP_TOKENS, LOOP_PERIOD = 48, 24
 
 
@@ -96,19 +99,23 @@ class Writer:
         with torch.no_grad():
             self.graph = captured(self.decoder.step)
 
-    def write(self, prompts: Tensor, greedy_rows: int) -> tuple[Tensor, Tensor]:
-        """(tokens [batch, length] int16, ends [batch]); the first greedy_rows rows are greedy."""
+    def write(self, prompts: Tensor, *, greedy: float, straying: float) -> tuple[Tensor, Tensor]:
+        """(tokens [batch, length] int16, ends [batch]); greedy rows first, then straying ones."""
         decoder = self.decoder
+        first, second = int(greedy * len(prompts)), int((greedy + straying) * len(prompts))
         decoder.temperature.fill_(TEMPERATURE)
-        decoder.temperature[:greedy_rows] = 0
+        decoder.temperature[first:second] = STRAY_TEMPERATURE
+        decoder.temperature[:first] = 0
         decoder.prefill(prompts)
-        for _ in range(decoder.tokens.shape[1] - prompts.shape[1] - 1):
+        for written in range(1, decoder.tokens.shape[1] - prompts.shape[1]):
+            if written == STRAY_TOKENS:
+                decoder.temperature[first:second] = 0
             self.graph.replay()
         return decoder.tokens.to(torch.int16), ends_of(decoder.tokens, prompts.shape[1])
 
 
 def shuffled_rows(prompts: Tensor, seed: int) -> Tensor:
-    """Rows in random order, so that greedy and sampled halves get both kinds of prompt."""
+    """Rows in random order, so that every share gets both kinds of prompt."""
     order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(seed))
     return prompts[order.to(prompts.device)]
 
@@ -133,7 +140,8 @@ def write_split(
         size = PROMPTS[len(parts) % len(PROMPTS)] if not greedy else PROMPTS[0]
         prompts = cut_prompts(tokens, starts, size, rows, seed + len(parts))
         prompts = shuffled_rows(prompts, seed + len(parts))
-        text, ends = writer.write(prompts, rows if greedy else rows // 2)
+        shares = (1.0, 0.0) if greedy else (GREEDY, STRAYING)
+        text, ends = writer.write(prompts, greedy=shares[0], straying=shares[1])
         parts.append((text, torch.full_like(ends, size), ends))
         torch.cuda.synchronize()
     text, begins, ends = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -162,6 +170,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     writer = Writer(args.target, args.batch, args.length)
     print(f"compiled after {time.time() - begin:.1f} s", flush=True)
+    wait_for(args.data / "done")
     counts = {}
     heldout = load_tokens(args.data / "heldout.bin", device)
     index = json.loads((args.data / "index.json").read_text())

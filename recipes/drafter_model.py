@@ -208,6 +208,13 @@ def save_drafter(weights: Weights, shape: DrafterShape, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(drafter_config(shape), indent=1) + "\n")
 
 
+def saved_shape(folder: Path, **changes: object) -> DrafterShape:
+    """The sizes of a saved drafter, as far as they differ between ours."""
+    config = json.loads((folder / "config.json").read_text())
+    sizes = {"layers": config["num_hidden_layers"], "mlp_size": config["intermediate_size"]}
+    return DrafterShape(**sizes, **changes)
+
+
 def load_drafter(folder: Path, device: torch.device) -> Weights:
     """The saved weights as fp32."""
     tensors = load_file(folder / "model.safetensors")

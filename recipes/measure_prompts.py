@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from continuations import ends_of
-from drafter_model import DrafterShape, load_drafter
+from drafter_model import load_drafter, saved_shape
 from fit_acceptance import calibration_error
 from graphs import circumstances
 from rounds import measure, summary_of
@@ -62,7 +62,7 @@ def main() -> None:
         continue_prompts(target, prompts, args.tokens, file)
     written = load_file(file)
     kept = int((written["ends"] - written["begins"]).sum())
-    drafter_shape = replace(DrafterShape(), dtype=torch.float32)
+    drafter_shape = saved_shape(args.drafter, dtype=torch.float32)
     result = measure(target, load_drafter(args.drafter, cpu), drafter_shape, file, len(prompts), 1)
     table = json.loads((args.drafter / "acceptance.json").read_text())
     seen = result.observations

@@ -4,7 +4,7 @@
 # Steps of the recipe on a GPU machine. Usage: run.sh STEP...   (README.md lists the steps and variables)
 #   SITE   site-packages folder to learn from      WORK   folder for data and checkpoints
 #   OUT    folder for results                      TRAIN_S, WRITE_S, DRAFT_S   seconds of each training step
-#   LENGTH, WRITE_SEED, INIT   (optional) see continuations.py and train_drafter.py
+#   LENGTH, WRITE_SEED; INIT, LAYERS, MLP_SIZE   (optional) see continuations.py and train_drafter.py
 #   TRAIN_UNTIL, DRAFT_UNTIL  instead of seconds: Unix time at which a training step ends
 #   TOKENIZER  (optional) folder with tokenizer.json; without it the tokenizer is trained
 set -euo pipefail
@@ -25,12 +25,15 @@ target() {  # the corpus is read while kernels compile
   wait $reader
 }
 write() {
+  corpus & local reader=$!
   python3 "$here/continuations.py" --data "$WORK/data" --target "$WORK/target" --out "$WORK/text" \
     --seconds "$WRITE_S" ${LENGTH:+--length "$LENGTH"} ${WRITE_SEED:+--seed "$WRITE_SEED"}
+  wait $reader
 }
 drafter() {
   python3 "$here/train_drafter.py" --target "$WORK/target" --text "$WORK/text" --out "$WORK/drafter" \
     --report "$OUT/drafter.json" --rounds "$WORK/rounds.safetensors" ${INIT:+--init "$INIT"} \
+    ${LAYERS:+--layers "$LAYERS"} ${MLP_SIZE:+--mlp-size "$MLP_SIZE"} \
     ${DRAFT_UNTIL:+--until "$DRAFT_UNTIL"} ${DRAFT_S:+--seconds "$DRAFT_S"}
   python3 "$here/fit_acceptance.py" --rounds "$WORK/rounds.safetensors" --target "$WORK/target" \
     --drafter "$WORK/drafter"

@@ -186,9 +186,12 @@ def main() -> None:
         "--measure", type=int, default=320, help="held-out continuations to measure on"
     )
     parser.add_argument("--init", type=Path, help="drafter folder to start from")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--mlp-size", type=int, default=768)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    begin, device, shape = time.time(), torch.device("cuda"), DrafterShape()
+    begin, device = time.time(), torch.device("cuda")
+    shape = DrafterShape(layers=args.layers, mlp_size=args.mlp_size)
     target = load_target(args.target, Shape(), device, delta_rule_chunked, COMPILED)
     sampler = Sampler(args.text / "train.safetensors", device, args.seed + 1)
     length = sampler.tokens.shape[1]
