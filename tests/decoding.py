@@ -11,8 +11,8 @@ from hybridspec.core.records import Reading
 from hybridspec.engine.loop import start
 from hybridspec.engine.round import Proposer, Rounds
 from hybridspec.kernels.reference.norm import rms_norm
-from hybridspec.models.config import DraftConfig
 from hybridspec.models.dflash import Drafter, load_drafter
+from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.operations import of_mode
 from hybridspec.models.qwen3_5_moe import Target, load_target
 from hybridspec.models.state import TargetState

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from hybridspec.core.errors import CheckpointError
-from hybridspec.models.config import DraftConfig, TargetConfig, token_ids
+from hybridspec.models.config_fields import token_ids
+from hybridspec.models.draft_config import DraftConfig
+from hybridspec.models.target_config import TargetConfig
 from tests.tiny import DRAFTER, TARGET, write_json
 
 OFFICIAL_TEXT = {

@@ -11,8 +11,8 @@ from hybridspec.core.errors import CheckpointError, OptionError
 from hybridspec.core.options import Mode
 from hybridspec.engine.tokenizer import Tokenizer, first_difference, open_backend
 from hybridspec.models import embedded
-from hybridspec.models.config import DraftConfig
 from hybridspec.models.dflash import Drafter, load_drafter
+from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fingerprint import fingerprint
 from hybridspec.models.operations import of_mode
 from hybridspec.models.qwen3_5_moe import Target, load_target

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
 from hybridspec.core.errors import CheckpointError
-from hybridspec.models.config import read_json, token_ids
+from hybridspec.models.config_fields import read_json, token_ids
 
 log = logging.getLogger("hybridspec")
 

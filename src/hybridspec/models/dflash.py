@@ -24,7 +24,8 @@ from hybridspec.kernels.reference.experts import gated_mlp
 from hybridspec.kernels.reference.head import draft_head
 from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.kernels.reference.rotary import rotary_table, rotate
-from hybridspec.models.config import DraftConfig, TargetConfig
+from hybridspec.models.draft_config import DraftConfig
+from hybridspec.models.target_config import TargetConfig
 from hybridspec.models.weights import Weights
 
 RING_ROWS = 64

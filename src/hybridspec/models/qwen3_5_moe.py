@@ -30,9 +30,9 @@ from hybridspec.kernels.reference.head import read_head
 from hybridspec.kernels.reference.norm import gated_rms_norm, rms_norm
 from hybridspec.kernels.reference.rotary import rotary_table, rotate
 from hybridspec.kernels.reference.router import drop_rows, route
-from hybridspec.models.config import TargetConfig
 from hybridspec.models.operations import Operations
 from hybridspec.models.state import TargetState
+from hybridspec.models.target_config import TargetConfig
 from hybridspec.models.weights import Weights
 
 PREFILL_ROWS = 64

@@ -16,7 +16,7 @@ from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference import gdn
 from hybridspec.kernels.reference.attention import PAGE
 from hybridspec.kernels.reference.gdn import GdnRecords, GdnState
-from hybridspec.models.config import TargetConfig
+from hybridspec.models.target_config import TargetConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

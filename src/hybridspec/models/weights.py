@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hybridspec.core.errors import CheckpointError
-from hybridspec.models.config import read_json
+from hybridspec.models.config_fields import read_json
 
 LOADED_DTYPES = ("BF16", "F16", "F32")
 """dtypes, in safetensors' words, that weights may have"""
