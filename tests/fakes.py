@@ -72,6 +72,7 @@ class FakeLLM:
         rounds = pieces[1:]
         return Stats(
             rounds=len(rounds),
+            rounds_drafted=len(rounds),
             tokens=sum(map(len, pieces)),
             rows_read=sum(map(len, rounds)),
             drafts_accepted=sum(len(piece) - 1 for piece in rounds),

@@ -57,6 +57,7 @@ def test_json_is_one_object_with_the_promised_fields(fake_llm, capsys):
         "finish_reason": "length",
         "stats": {
             "rounds": 2,
+            "rounds_drafted": 2,
             "tokens": 9,
             "rows_read": 8,
             "drafts_accepted": 6,

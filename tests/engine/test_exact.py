@@ -54,7 +54,7 @@ def tables(tmp_path, monkeypatch):
         key = json.loads(found.read_text(encoding="utf-8"))["key"]
         paths = {"latency": tmp_path / "latency.json", "acceptance": tmp_path / "acceptance.json"}
         content = {
-            "latency": {"seconds": seconds},
+            "latency": {"seconds": seconds, "plain": {c: row[0] for c, row in seconds.items()}},
             "acceptance": {"slope": slope, "intercepts": [intercept] * 15},
         }
         for name, path in paths.items():

@@ -110,7 +110,7 @@ def flat_latency(pair, tmp_path):
     (measured,) = (tmp_path / "hybridspec-cache").rglob("latency.json")
     table = json.loads(measured.read_text(encoding="utf-8"))
     measured.unlink()
-    table["seconds"] = {"0": [1.0 + 0.5 * n for n in range(16)]}
+    table |= {"seconds": {"0": [1.0 + 0.5 * n for n in range(16)]}, "plain": {"0": 1.0}}
     write_json(tmp_path / "latency.json", table)
     return tmp_path / "latency.json"
 

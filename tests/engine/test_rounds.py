@@ -114,7 +114,7 @@ def test_routing_keeps_and_drops_rows_and_the_text_stays(target, walk_of, name):
     prices = RoutingCosts(seconds_per_row=0.0, seconds_per_expert=0.06, layers=4, correlation=0.5)
     rounds.policy = Hybrid(
         acceptance=Acceptance(slope=0.0, intercepts=(2.0,) * 15),
-        latency=Latency.measured({0: stairs}),
+        latency=Latency.measured({0: stairs}, plain={0: 0.5}),
         routing=prices,
     )
     ids, _, tally = finished(rounds)

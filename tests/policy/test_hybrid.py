@@ -19,7 +19,7 @@ STAIRS = [1.0, 1.0, 1.5, 1.5, 2.25, 2.25, 2.25, 4.0]
 def hybrid(seconds=STAIRS, routing=None, kappa=1.0):
     return Hybrid(
         acceptance=Acceptance.uninformed(len(seconds) - 1),
-        latency=Latency.measured({0: list(seconds)}),
+        latency=Latency.measured({0: list(seconds)}, plain={0: 0.5}),
         routing=routing,
         kappa=kappa,
     )

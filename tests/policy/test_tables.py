@@ -79,15 +79,17 @@ def test_a_bad_acceptance_table_is_named(path, table, named):
 
 
 def test_latency_is_read_as_it_was_written(path):
-    latency = Latency.measured({0: [1.0, 2.0], 512: [1.5, 2.5]})
+    latency = Latency.measured({0: [1.0, 2.0], 512: [1.5, 2.5]}, plain={0: 0.8, 512: 1.2})
     latency.save(path, key=KEY)
     assert Latency.load(path, key=KEY, rows=2) == latency
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_a_measured_table_never_falls():
-    latency = Latency.measured({64: [3.0, 2.0, 4.0, 3.5], 0: [1.0, 1.0, 0.5, 2.0]})
-    assert list(latency.seconds) == [0, 64]
+    latency = Latency.measured(
+        {64: [3.0, 2.0, 4.0, 3.5], 0: [1.0, 1.0, 0.5, 2.0]}, plain={64: 2.0, 0: 1.0}
+    )
+    assert list(latency.seconds) == list(latency.plain) == [0, 64]
     assert latency.seconds[0] == pytest.approx((2.5 / 3, 2.5 / 3, 2.5 / 3, 2.0))
     assert latency.seconds[64] == pytest.approx((2.5, 2.5, 3.75, 3.75))
 
@@ -95,15 +97,17 @@ def test_a_measured_table_never_falls():
 @given(st.lists(st.floats(0.001, 9), min_size=1, max_size=16))
 def test_noise_in_a_measured_table_is_pooled_not_hoarded(row):
     """Never falling, of the same sum, and what rises already stays as it is."""
-    (found,) = Latency.measured({0: row}).seconds.values()
+    (found,) = Latency.measured({0: row}, plain={0: 1.0}).seconds.values()
     assert all(a <= b or a == pytest.approx(b) for a, b in pairwise(found))
     assert sum(found) == pytest.approx(sum(row))
-    assert Latency.measured({0: sorted(row)}).seconds[0] == pytest.approx(sorted(row))
+    assert Latency.measured({0: sorted(row)}, plain={0: 1.0}).seconds[0] == pytest.approx(
+        sorted(row)
+    )
 
 
 def test_prices_of_a_row_are_kept_with_the_table(path):
     prices = RoutingCosts(seconds_per_row=1e-4, seconds_per_expert=2e-6, layers=40, correlation=0.3)
-    latency = Latency.measured({0: [1.0, 2.0]}, prices)
+    latency = Latency.measured({0: [1.0, 2.0]}, plain={0: 0.8}, routing=prices)
     latency.save(path, key=KEY)
     assert Latency.load(path, key=KEY, rows=2) == latency
 
@@ -118,7 +122,7 @@ def test_prices_of_a_row_are_kept_with_the_table(path):
     ],
 )
 def test_bad_prices_are_named(path, prices, named):
-    write(path, seconds={"0": [1, 2]}, routing=prices)
+    write(path, seconds={"0": [1, 2]}, plain={"0": 1}, routing=prices)
     with pytest.raises(TableError, match=re.escape(named)):
         Latency.load(path, key=KEY, rows=2)
 
@@ -128,8 +132,10 @@ def test_bad_prices_are_named(path, prices, named):
     [(0, [1, 2]), (100, [1, 2]), (150, [2, 4]), (200, [3, 6]), (300, [4, 7]), (999, [5, 8])],
 )
 def test_time_is_linear_between_contexts_and_flat_outside(context, want):
-    latency = Latency.measured({100: [1, 2], 200: [3, 6], 400: [5, 8]})
+    rows = {100: [1, 2], 200: [3, 6], 400: [5, 8]}
+    latency = Latency.measured(rows, plain={c: row[0] for c, row in rows.items()})
     assert latency.at(context).tolist() == want
+    assert latency.plain_at(context) == want[0]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +155,16 @@ def test_time_is_linear_between_contexts_and_flat_outside(context, want):
     ],
 )
 def test_a_bad_latency_table_is_named(path, seconds, named):
-    write(path, seconds=seconds)
+    write(path, seconds=seconds, plain={"0": 1.0})
     with pytest.raises(TableError, match=re.escape(named)) as caught:
+        Latency.load(path, key=KEY, rows=2)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("plain", [None, {}, 1.0, {"9": 1.0}, {"0": 1.0, "9": 1.0}, {"0": -1.0}])
+def test_a_latency_table_tells_what_a_plain_step_takes(path, plain):
+    write(path, seconds={"0": [1.0, 2.0]}, plain=plain)
+    with pytest.raises(TableError, match=r"'plain' must map the contexts|-1\.0") as caught:
         Latency.load(path, key=KEY, rows=2)
     assert str(path) in str(caught.value)
 

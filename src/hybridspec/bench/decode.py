@@ -213,6 +213,7 @@ def _report(arm: Arm, runs: Runs, block_size: int | None) -> ArmReport:
         tokens_per_round=total(own[0]).tokens_per_round,
         mean_length=total(own[0]).mean_length,
         lengths=total(own[0]).lengths,
+        rounds_drafted=total(own[0]).rounds_drafted,
         identical=_identical(own, runs[Arm(policy="plain", mode=arm.mode)]),
     )
 
@@ -230,6 +231,7 @@ def total(runs: Sequence[Run]) -> Stats:
     lengths = sum((Counter(stats.lengths) for stats in counted), Counter[int]())
     return Stats(
         rounds=sum(stats.rounds for stats in counted),
+        rounds_drafted=sum(stats.rounds_drafted for stats in counted),
         tokens=1 + sum(stats.tokens - 1 for stats in counted),
         rows_read=sum(stats.rows_read for stats in counted),
         drafts_accepted=sum(stats.drafts_accepted for stats in counted),

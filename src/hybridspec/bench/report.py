@@ -51,6 +51,8 @@ class ArmReport:
     mean_length: float
     lengths: dict[int, int]
     """rounds of one repeat by rows read"""
+    rounds_drafted: int
+    """those of them that began with a draft"""
     identical: int
     """prompts whose ids equal plain's of the same mode in every repeat"""
 
@@ -147,6 +149,7 @@ def _histograms(arms: tuple[ArmReport, ...]) -> list[str]:
     lines = [
         f"rows a round, {arm.name}: "
         + ", ".join(f"{count} x {rows}" for rows, count in sorted(arm.lengths.items()))
+        + f"; {arm.rounds_drafted} of {sum(arm.lengths.values())} rounds drafted"
         for arm in arms
         if len(arm.lengths) > 1
     ]

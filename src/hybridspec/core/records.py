@@ -70,6 +70,8 @@ class Stats:
     """What a request cost. `tokens` counts the first token, which the prompt's own pass gives."""
 
     rounds: int
+    rounds_drafted: int
+    """rounds that began with a draft; the others were plain steps"""
     tokens: int
     rows_read: int
     """rows that the target read in rounds, after the routing correction"""
@@ -98,6 +100,7 @@ class Stats:
         """The object under `stats` of `generate --json`."""
         return {
             "rounds": self.rounds,
+            "rounds_drafted": self.rounds_drafted,
             "tokens": self.tokens,
             "rows_read": self.rows_read,
             "drafts_accepted": self.drafts_accepted,

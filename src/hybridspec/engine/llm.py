@@ -14,10 +14,11 @@ from hybridspec.core.options import DeviceName, EngineOptions, Mode, PolicyName,
 from hybridspec.core.records import Chunk, Completion
 from hybridspec.engine.loading import load_pair
 from hybridspec.engine.loop import Tally, decode, start
-from hybridspec.engine.measure import measure_seconds
+from hybridspec.engine.measure import measure
 from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
 from hybridspec.models.operations import of_mode
+from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
 
@@ -106,7 +107,7 @@ class LLM:
 
     def _set_up(self, options: EngineOptions, tables: Tables) -> None:
         self.options, self.pair, self.device = options, tables.pair, tables.device
-        self._tables, self._latency = tables, None
+        self._tables, self._latency, self._drafting = tables, None, Drafting()
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         if options.length is not None and options.length > self.block_size:
@@ -199,13 +200,15 @@ class LLM:
             assert self._acceptance is not None
             self._latency = self._latency or self._measure(rounds)
             rounds.policy = Hybrid(
-                acceptance=self._acceptance, latency=self._latency, routing=self._latency.routing
+                acceptance=self._acceptance,
+                latency=self._latency,
+                routing=self._latency.routing,
+                drafting=self._drafting,
             )
         return rounds
 
     def _measure(self, rounds: Rounds) -> Latency:
-        context = int(rounds.request.target.length)
-        latency = Latency.measured({context: measure_seconds(rounds, self.block_size)})
+        latency = measure(rounds, self.block_size)
         self._tables.keep(latency)
         return latency
 

@@ -33,16 +33,18 @@ class Tally:
     """Counts of a request so far."""
 
     rounds: int = 0
+    rounds_drafted: int = 0
     tokens: int = 0
     rows_read: int = 0
     drafts_accepted: int = 0
     lengths: Counter[int] = field(default_factory=Counter[int])
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome, seconds: float) -> None:
+    def add(self, outcome: Outcome, seconds: float, *, is_drafted: bool) -> None:
         """Count one round."""
         rows, accepted = int(outcome.rows), int(outcome.verdict.accepted)
         self.rounds += 1
+        self.rounds_drafted += is_drafted
         self.tokens += accepted + 1
         self.rows_read += rows
         self.drafts_accepted += accepted
@@ -53,6 +55,7 @@ class Tally:
         """The statistics as they stand."""
         return Stats(
             rounds=self.rounds,
+            rounds_drafted=self.rounds_drafted,
             tokens=self.tokens,
             rows_read=self.rows_read,
             drafts_accepted=self.drafts_accepted,
@@ -101,9 +104,10 @@ def decode(rounds: Rounds, tally: Tally) -> Iterator[Emission]:
     yield Emission(token_ids=(first,), drafts_accepted=0, finish_reason=reason)
     while reason is None:
         begun = time.perf_counter()
-        outcome = rounds.plain_round() if rounds.drafter is None else rounds.drafted_round()
+        is_drafted = rounds.drafter is not None and rounds.policy.wants_drafts()
+        outcome = rounds.drafted_round() if is_drafted else rounds.plain_round()
         tokens = tuple(int(i) for i in outcome.tokens)
-        tally.add(outcome, time.perf_counter() - begun)
+        tally.add(outcome, time.perf_counter() - begun, is_drafted=is_drafted)
         if bool(outcome.verdict.is_done):
             reason = "stop" if tokens[-1] in request.stop_ids.tolist() else "length"
         accepted = int(outcome.verdict.accepted)

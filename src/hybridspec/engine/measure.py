@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""T(n): seconds of draft and verification, measured on a request's own hidden states.
+"""Seconds of a drafted round by rows and of a plain step, on a request's own hidden states.
 
 Reading a block leaves every committed state as it was, so a request can be measured without being
 moved: the rounds here are real ones that stop short of the commit.
@@ -10,32 +10,46 @@ import statistics
 import time
 
 import torch
+from torch import Tensor
 
 from hybridspec.engine.round import Rounds
+from hybridspec.policy.latency import Latency
 
 REPEATS = 5
-"""rounds of each length, after one to warm up; lengths take turns: a slow moment hits all"""
+"""rounds of each kind, after one to warm up; kinds take turns: a slow moment hits all"""
 
 
 @torch.inference_mode()
-def measure_seconds(rounds: Rounds, block_size: int) -> list[float]:
-    """Median seconds of a drafted round with 1, 2, ... block_size rows at the request's context."""
-    samples: list[list[float]] = [[] for _ in range(block_size)]
+def measure(rounds: Rounds, block_size: int) -> Latency:
+    """Medians at the request's context: drafted rounds of 1 to block_size rows, a plain step."""
+    samples: list[list[float]] = [[] for _ in range(block_size + 1)]
     for repeat in range(REPEATS + 1):
-        for rows in range(1, block_size + 1):
+        for rows, own in enumerate(samples):
             begun = time.perf_counter()
-            _read_only(rounds, rows)
+            _drafted(rounds, rows) if rows else _plain(rounds)
             if repeat:
-                samples[rows - 1].append(time.perf_counter() - begun)
-    return [statistics.median(row) for row in samples]
+                own.append(time.perf_counter() - begun)
+    plain, *drafted = [statistics.median(own) for own in samples]
+    context = int(rounds.request.target.length)
+    return Latency.measured({context: drafted}, plain={context: plain})
 
 
-def _read_only(rounds: Rounds, rows: int) -> None:
+def _plain(rounds: Rounds) -> None:
+    _read(rounds, rounds.request.anchor.view(1), 1)
+
+
+def _drafted(rounds: Rounds, rows: int) -> None:
     request = rounds.request
     assert rounds.drafter is not None
     assert request.draft is not None
-    count = torch.tensor(rows, dtype=torch.int32, device=request.anchor.device)
-    block = rounds.drafter.propose(request.anchor, request.draft)
-    routed = rounds.target.read_to_router(block.tokens, count, request.target)
-    reading = rounds.target.read_on(routed, count, request.target)
+    _read(rounds, rounds.drafter.propose(request.anchor, request.draft).tokens, rows)
+
+
+def _read(rounds: Rounds, tokens: Tensor, rows: int) -> None:
+    """What a round does between draft and commit."""
+    state = rounds.request.target
+    count = torch.tensor(rows, dtype=torch.int32, device=tokens.device)
+    reading = rounds.target.read_on(
+        rounds.target.read_to_router(tokens, count, state), count, state
+    )
     reading.tokens.tolist()  # waits for the device

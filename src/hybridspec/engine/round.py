@@ -95,6 +95,7 @@ class Rounds:
         reading = self.target.read_on(routed, rows, self.request.target)
         outcome = self._judge(block, reading, rows)
         self._commit(outcome, reading)
+        self.policy.rest(int(self.request.target.length))
         return outcome
 
     def _judge(self, block: Tensor, reading: Reading, rows: Tensor) -> Outcome:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""Seconds of a round by rows: measured, monotone, and kept in a readable file."""
+"""Seconds of a drafted round by rows, and of a plain step: measured, and kept in a file."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -23,16 +23,22 @@ class Latency:
 
     seconds: Mapping[int, tuple[float, ...]]
     """by context: seconds of 1, 2, ... rows, never falling"""
+    plain: Mapping[int, float]
+    """by the same contexts: seconds of a plain step"""
     routing: RoutingCosts | None = None
     """prices of a row beyond those chosen, if they were measured"""
 
     @classmethod
     def measured(
-        cls, seconds: Mapping[int, list[float]], routing: RoutingCosts | None = None
+        cls,
+        seconds: Mapping[int, list[float]],
+        *,
+        plain: Mapping[int, float],
+        routing: RoutingCosts | None = None,
     ) -> "Latency":
         """From raw medians; where fewer rows cost more than more, that is noise: pooled."""
         rising = {c: _never_falling(row) for c, row in sorted(seconds.items())}
-        return cls(seconds=rising, routing=routing)
+        return cls(seconds=rising, plain=dict(sorted(plain.items())), routing=routing)
 
     @classmethod
     def load(cls, path: Path, *, key: Mapping[str, str], rows: int) -> "Latency":
@@ -48,7 +54,8 @@ class Latency:
                 raise TableError(
                     f"{path}: {len(row)} timings at context {context}, the block has {rows} rows."
                 )
-        return cls.measured(seconds, _routing(path, table.get("routing")))
+        plain = _plain(path, table.get("plain"), seconds)
+        return cls.measured(seconds, plain=plain, routing=_routing(path, table.get("routing")))
 
     def save(self, path: Path, *, key: Mapping[str, str]) -> None:
         """Write `latency.json`."""
@@ -57,20 +64,30 @@ class Latency:
     def to_json(self) -> dict[str, object]:
         """The table without its key."""
         table: dict[str, object] = {
-            "seconds": {str(c): list(row) for c, row in self.seconds.items()}
+            "seconds": {str(c): list(row) for c, row in self.seconds.items()},
+            "plain": {str(c): seconds for c, seconds in self.plain.items()},
         }
         return table if self.routing is None else table | {"routing": asdict(self.routing)}
 
     def at(self, context: int, device: torch.device | None = None) -> Tensor:
         """T(1..block, context) [block] float32: linear between measured contexts, flat outside."""
-        contexts = list(self.seconds)
-        place = bisect_right(contexts, context)
-        low, high = contexts[max(place - 1, 0)], contexts[min(place, len(contexts) - 1)]
-        share = 0.0 if low == high else (context - low) / (high - low)
+        low, high, share = self._around(context)
         pairs = zip(self.seconds[low], self.seconds[high], strict=True)
         return torch.tensor(
             [a + share * (b - a) for a, b in pairs], dtype=torch.float32, device=device
         )
+
+    def plain_at(self, context: int) -> float:
+        """Seconds of a plain step at a context, found likewise."""
+        low, high, share = self._around(context)
+        return self.plain[low] + share * (self.plain[high] - self.plain[low])
+
+    def _around(self, context: int) -> tuple[int, int, float]:
+        """The measured contexts on both sides, and the share of the way from low to high."""
+        contexts = list(self.seconds)
+        place = bisect_right(contexts, context)
+        low, high = contexts[max(place - 1, 0)], contexts[min(place, len(contexts) - 1)]
+        return low, high, 0.0 if low == high else (context - low) / (high - low)
 
 
 def _never_falling(row: list[float]) -> tuple[float, ...]:
@@ -86,6 +103,14 @@ def _never_falling(row: list[float]) -> tuple[float, ...]:
 
 def _is_context(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+def _plain(path: Path, found: object, contexts: Mapping[int, object]) -> dict[int, float]:
+    wanted = [str(context) for context in contexts]
+    if not isinstance(found, dict) or sorted(cast("dict[str, object]", found)) != sorted(wanted):
+        raise TableError(f"{path}: 'plain' must map the contexts of 'seconds' to seconds.")
+    values = [cast("dict[str, object]", found)[context] for context in wanted]
+    return dict(zip(contexts, numbers(path, values, at_least=1e-9), strict=True))
 
 
 def _routing(path: Path, prices: object) -> RoutingCosts | None:

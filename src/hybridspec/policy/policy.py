@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Fixed and hybrid behind one interface; plain decoding drafts nothing and asks neither.
 
-A round asks in this order: survival of the drafts, rows to choose, rows to show the first router,
-rows to keep after it, and tells at the end what came of it. Counts are int32 scalars on the device.
+Before a round: does it draft? A drafted one then asks for survival of the drafts, rows to choose,
+rows to show the first router, rows to keep after it, and tells at the end what came of it; a plain
+one tells that it was. Counts are int32 scalars on the device.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor
 from hybridspec.core.records import Block, Routed, Verdict
 from hybridspec.kernels.reference.router import new_experts
 from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.length import best_length, best_ratio
 from hybridspec.policy.routing import NewExperts, RoutingCosts, extra_seconds
@@ -24,7 +26,15 @@ RATE_MEMORY = 0.98
 
 
 class Policy(Protocol):
-    """How many rows each round of one request reads."""
+    """Whether each round of one request drafts, and how many rows it reads."""
+
+    def wants_drafts(self) -> bool:
+        """Whether the next round drafts."""
+        ...
+
+    def rest(self, context: int) -> None:
+        """A plain round was taken."""
+        ...
 
     def survival(self, block: Block) -> Tensor:
         """S_j of every draft: [block_size - 1] float32."""
@@ -52,6 +62,13 @@ class Fixed:
     """Always the same number of rows; at 1 the drafts are made and not read."""
 
     rows: int
+
+    def wants_drafts(self) -> bool:
+        """Always."""
+        return True
+
+    def rest(self, context: int) -> None:
+        """Plain decoding, or a test's: nothing to keep."""
 
     def survival(self, block: Block) -> Tensor:
         """Not asked for: every draft is taken to survive."""
@@ -83,6 +100,7 @@ class Hybrid:
     """prices of the correction; None: not measured, and no row is shown beyond those chosen"""
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
+    drafting: Drafting = field(default_factory=Drafting)
     new_experts: NewExperts = field(default_factory=NewExperts)
     kept: int = 0
     """extra rows that the correction kept"""
@@ -92,6 +110,16 @@ class Hybrid:
     _seconds: float = 0.0
     _costs: Tensor = field(default_factory=lambda: torch.empty(0))
     """T(1..block) at this round's context"""
+    _plain_seconds: float = 0.0
+    """of a plain step there"""
+
+    def wants_drafts(self) -> bool:
+        """While drafted rounds save time, and as a probe."""
+        return self.drafting.wants_drafts()
+
+    def rest(self, context: int) -> None:
+        """Plain steps pay for probes."""
+        self.drafting.see_plain(self.latency.plain_at(context))
 
     def survival(self, block: Block) -> Tensor:
         """From the drafter's log-odds."""
@@ -100,6 +128,7 @@ class Hybrid:
     def choose(self, survival: Tensor, context: int) -> Tensor:
         """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, ties to the shorter."""
         self._costs = self.latency.at(context, survival.device)
+        self._plain_seconds = self.latency.plain_at(context)
         if not self._seconds:
             self._tokens, self._seconds = best_ratio(survival, self._costs)
         return best_length(survival, self._costs, self._price())
@@ -125,8 +154,10 @@ class Hybrid:
 
     def learn(self, rows: Tensor, verdict: Verdict) -> None:
         """Keep the running rate: a ratio of sums, in the table's seconds: a run can be repeated."""
-        self._tokens = RATE_MEMORY * self._tokens + int(verdict.accepted) + 1
-        self._seconds = RATE_MEMORY * self._seconds + float(self._costs[int(rows) - 1])
+        tokens, seconds = int(verdict.accepted) + 1, float(self._costs[int(rows) - 1])
+        self._tokens = RATE_MEMORY * self._tokens + tokens
+        self._seconds = RATE_MEMORY * self._seconds + seconds
+        self.drafting.see_drafted(tokens=tokens, seconds=seconds, plain_seconds=self._plain_seconds)
 
     def _price(self) -> float:
         return self.kappa * self._tokens / self._seconds
