@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Hybrid where drafting cannot pay: prose of random words, and a drafter of shuffled weights.
+
+After warm-up it should take at most 2 % more time than plain decoding (design, promise 4). The
+first repeat holds the warm-up; the median leaves it out. Writes results/never_slower_cpu.json.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from hybridspec.bench.decode import run_decode
+from hybridspec.bench.options import DecodeOptions
+from hybridspec.core.options import Mode
+from hybridspec.models import embedded
+
+MODES: tuple[Mode, ...] = ("exact", "fast")
+RESULT = Path(__file__).parent / "results" / "never_slower_cpu.json"
+WORDS = (
+    "apple river seven quietly stone above window carry green promise under letter slowly market "
+    "thirty bright follow garden silver often machine winter answer between yellow bread perhaps "
+    "mountain island early question summer paper against forest voice simple candle heavy"
+)
+
+
+def prose(count: int, words: int, seed: int) -> Iterator[str]:
+    """Sentences of random words."""
+    dice, known = random.Random(seed), WORDS.split()
+    for _ in range(count):
+        text = [dice.choice(known) + ("." if dice.random() < 0.1 else "") for _ in range(words)]
+        yield " ".join(text)
+
+
+def write_prompts(file: Path, prompts: Iterator[str]) -> Path:
+    """One {"prompt": ...} a line."""
+    file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return file
+
+
+def write_shuffled_drafter(folder: Path, seed: int) -> Path:
+    """The embedded drafter with the elements of every tensor in random order."""
+    folder.mkdir()
+    gen = torch.Generator().manual_seed(seed)
+    tensors = load_file(embedded.DRAFTER / "model.safetensors")
+    shuffled = {
+        name: t.flatten()[torch.randperm(t.numel(), generator=gen)].view(t.shape)
+        for name, t in tensors.items()
+    }
+    save_file(shuffled, folder / "model.safetensors")
+    shutil.copy(embedded.DRAFTER / "config.json", folder)
+    return folder
+
+
+def main() -> None:
+    """Measure both cases in both modes and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=192)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    asked = parser.parse_args()
+    found: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        words = write_prompts(Path(folder) / "words.jsonl", prose(asked.prompts, 40, seed=0))
+        shuffled = write_shuffled_drafter(Path(folder) / "shuffled", seed=0)
+        cases = {"random words": (embedded.DRAFTER, words), "shuffled drafter": (shuffled, None)}
+        for name, (drafter, prompts) in cases.items():
+            for mode in MODES:
+                options = DecodeOptions(
+                    model=str(embedded.TARGET),
+                    draft_model=str(drafter),
+                    prompts=prompts,
+                    policies="hybrid",
+                    mode=mode,
+                    max_new_tokens=asked.tokens,
+                    repeats=asked.repeats,
+                )
+                report = run_decode(options, command=" ".join(["python", *sys.argv]))
+                print(f"{name}, {mode}\n{report.table()}", flush=True)
+                found.append({"case": name} | report.to_json())
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
+    asked.output.write_text(json.dumps({"benchmark": "never slower", "runs": found}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
