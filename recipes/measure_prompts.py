@@ -8,6 +8,7 @@ real prompts.
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from fit_acceptance import calibration_error
 from graphs import circumstances
 from rounds import measure, summary_of
 from safetensors.torch import load_file, save_file
+from statements import last_statement, parses
 from target_decode import Decoder
 from target_forward import Target, delta_rule_plain, load_target
 from target_model import Shape
 from tokenizers import Tokenizer
+from torch import Tensor
 
 
 def continue_prompts(target: Target, prompts: list[list[int]], tokens: int, file: Path) -> None:
@@ -38,6 +41,18 @@ def continue_prompts(target: Target, prompts: list[list[int]], tokens: int, file
         text[row, : len(prompt) + tokens] = decoder.tokens[0].to(torch.int16)
         ends[row] = ends_of(decoder.tokens, len(prompt))[0]
     save_file({"tokens": text, "begins": begins, "ends": ends}, file)
+
+
+def texts(written: dict[str, Tensor], tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """Prompt and continuation of every row, as far as it counts."""
+    for ids, begin, end in zip(written["tokens"], written["begins"], written["ends"], strict=True):
+        yield tokenizer.decode(ids[:begin].tolist()), tokenizer.decode(ids[begin:end].tolist())
+
+
+def own_last_statement(prompt: str, continuation: str) -> str | None:
+    """The last full statement that the continuation ends; None if it ends none."""
+    last = last_statement(prompt + continuation)
+    return None if last == last_statement(prompt) else last
 
 
 def main() -> None:
@@ -68,9 +83,13 @@ def main() -> None:
     seen = result.observations
     odds = table["slope"] * seen["log_odds"].double()
     odds += torch.tensor(table["intercepts"], dtype=torch.double)[seen["position"] - 1]
+    found = [own_last_statement(*text) for text in texts(written, tokenizer)]
+    statements = [statement for statement in found if statement is not None]
     report = circumstances() | {
         "prompts": len(prompts),
         "tokens_kept": kept,
+        "with_a_full_statement": len(statements),
+        "last_full_statement_parses": sum(map(parses, statements)),
         "expected_calibration_error": round(calibration_error(odds.sigmoid(), seen["accepted"]), 6),
         "result": summary_of(result),
     }
