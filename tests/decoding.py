@@ -14,8 +14,9 @@ from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.models.dflash import Drafter, load_drafter
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.operations import of_mode
-from hybridspec.models.qwen3_5_moe import Target, load_target
 from hybridspec.models.state import TargetState
+from hybridspec.models.target import Target
+from hybridspec.models.target_layout import load_target
 from hybridspec.policy.policy import Fixed, Policy
 
 CPU = torch.device("cpu")

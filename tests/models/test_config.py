@@ -120,7 +120,6 @@ def test_a_missing_target_field_is_named(tmp_path, name):
         ({"vocab_size": True}, ["vocab_size"]),
         ({"eos_token_id": "stop"}, ["eos_token_id", "stop"]),
         ({"eos_token_id": [1, -2]}, ["eos_token_id", "-2"]),
-        ({"model_type": "qwen3_next"}, ["qwen3_next", "qwen3_5_moe"]),
         ({"model_type": "qwen3_5_text"}, ["qwen3_5_text", "qwen3_5_moe"]),
     ],
 )

@@ -128,7 +128,7 @@ def test_half_precision_files_compute_in_float32_from_their_values(tmp_path):
     mixed = load(write_official(tmp_path / "mixed", stored))
     rounded = {name: x.float() for name, x in stored.items()}
     wide = load(write_official(tmp_path / "wide", rounded))
-    assert all(x.dtype == torch.float32 for x in (mixed.embedding, mixed.layers[0].moe.router))
+    assert all(x.dtype == torch.float32 for x in (mixed.embedding, mixed.layers[0].mlp.router))
     assert torch.equal(
         mixed.layers[0].mixer.weights.decay_rate,
         tensors["model.layers.0.linear_attn.A_log"].exp(),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from hybridspec.models import qwen3_5_moe
+from hybridspec.models import target as forward
 from hybridspec.models.state import TargetState
 from tests.decoding import (
     CPU,
@@ -87,8 +87,8 @@ def near_ties(target, text):
         gaps.append(best[:, k - 1] - best[:, k])
         return route(logits, k)
 
-    route = qwen3_5_moe.route
-    with patch.object(qwen3_5_moe, "route", spying):
+    route = forward.route
+    with patch.object(forward, "route", spying):
         prefilled(target, text, split=len(text))
     assert len(gaps) == len(target.layers)
     return (torch.stack(gaps).amin(0) < ROUTER_GAP).nonzero().flatten().tolist()
