@@ -9,7 +9,7 @@ What is computed with is what the file holds: every tensor is read in the dtype 
 widened to float32, which rounds nothing. So A_log and the norm inside a GDN layer, F32 in the
 official Qwen3.5 files and BF16 in those of 3.6, keep every digit of either. Transformers differs
 when it is told `dtype=bfloat16`: it then rounds them too, which moves a decay's logarithm by at
-most |A_log| 2^-9 of itself. Loaded with `dtype=float32` it computes with the same numbers.
+most |A_log| 2^-8 of itself. Loaded with `dtype=float32` it computes with the same numbers.
 """
 
 from collections.abc import Generator
