@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """The file's own numbers are computed with, in float32 (`models/weights.py` states the policy)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,7 +20,11 @@ AS_3_5 = Layout(
     kept=("A_log", "linear_attn.norm.weight"),
     has_extras=True,
 )
-"""official Qwen3.5: two kinds of tensors in F32 beside bf16 weights"""
+"""two kinds of tensors in F32 beside bf16 weights"""
+OFFICIAL = {
+    "qwen3_5_moe": AS_3_5,
+    "qwen3_next": replace(AS_3_5, prefix="model.", experts="one by one"),
+}
 ROUNDING = 2.0**-8
 """largest relative error of a number that is rounded to bf16"""
 
@@ -30,8 +36,7 @@ def logits(directory):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_F32_tensors_among_bf16_ones_read_what_transformers_reads_in_float32(family, tmp_path):  # noqa: N802
-    layout = AS_3_5 if family == "qwen3_5_moe" else Layout(dtype=AS_3_5.dtype, kept=AS_3_5.kept)
-    directory = write_target(tmp_path, family=family, layout=layout)
+    directory = write_target(tmp_path, family=family, layout=OFFICIAL[family])
     stored = load_file(directory / "model.safetensors")
     assert {x.dtype for x in stored.values()} == {torch.float32, torch.bfloat16}
     assert_close(logits(directory), logits_of_theirs(directory))
