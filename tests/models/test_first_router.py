@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hybridspec.core.options import MAX_ROWS
 from tests.decoding import begin, commit, differing, load_tapped, prefilled, read_block
 from tests.tiny import ScriptedDrafter, write_target
 from tests.tolerances import PREFILL, distance
@@ -49,6 +50,11 @@ def directory(name, tmp_path_factory):
 @pytest.fixture(params=["exact", "fast"])
 def target(request, directory):
     return load_tapped(directory, mode=request.param)
+
+
+def is_exact(target):
+    """Exact mode gives every operation all rows of a block."""
+    return target.operations.width(1) == MAX_ROWS
 
 
 def count(rows):
@@ -116,9 +122,8 @@ def test_extra_rows_shown_leave_no_trace(target, kept, extra):
     _, want = route_and_read(target, shown_none, kept, kept)
     _, found = route_and_read(target, shown_some, kept + extra, kept)
     assert differing(shown_some, start) == [], "reading alone moved the state"
-    is_exact = target.operations.width(1) == 16
     assert found.taps.shape == want.taps.shape
-    if is_exact:
+    if is_exact(target):
         assert torch.equal(found.taps[:kept], want.taps[:kept])
     assert distance(found.taps[:kept], want.taps[:kept]) < PREFILL
     assert torch.equal(found.tokens[:kept], want.tokens[:kept])
@@ -126,7 +131,7 @@ def test_extra_rows_shown_leave_no_trace(target, kept, extra):
         ours, theirs = deepcopy(shown_some), deepcopy(shown_none)
         commit(ours, accepted)
         commit(theirs, accepted)
-        if is_exact:
+        if is_exact(target):
             assert differing(ours, theirs) == []
         for tensor, value in theirs.committed().items():
             assert distance(ours.committed()[tensor], value) < PREFILL
@@ -135,13 +140,12 @@ def test_extra_rows_shown_leave_no_trace(target, kept, extra):
 def test_a_block_reads_what_plain_decoding_reads(target):
     start = prefilled(target, TEXT)
     readings, states = steps(target, deepcopy(start))
-    is_exact = target.operations.width(1) == 16
     for kept in (1, 2, 3, 8, 15):
         state = deepcopy(start)
         _, found = route_and_read(target, state, kept + 1, kept)
         commit(state, kept)
         want = torch.stack([reading.taps[0] for reading in readings[:kept]])
-        if is_exact:
+        if is_exact(target):
             assert torch.equal(found.taps[:kept], want)
             assert differing(state, states[kept - 1]) == []
         assert distance(found.taps[:kept], want) < PREFILL
