@@ -86,11 +86,11 @@ class Mlp:
     """What stands in a layer without a router: one expert that every row goes to."""
 
     gate: Tensor
-    """[F, D]"""
+    """[I, D]"""
     up: Tensor
-    """[F, D]"""
+    """[I, D]"""
     down: Tensor
-    """[D, F]"""
+    """[D, I]"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
