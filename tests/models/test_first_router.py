@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hybridspec.core.options import MAX_ROWS
-from tests.decoding import begin, commit, differing, load_tapped, prefilled, read_block
+from tests.decoding import begin, commit, differing, load_tapped, prefilled, read_block, read_text
 from tests.tiny import ScriptedDrafter, write_target
 from tests.tolerances import PREFILL, distance
 
@@ -157,7 +157,11 @@ def test_a_block_reads_what_a_prefill_reads(target):
     """Another program: prompts go through whole layers, without a stop at the router."""
     state = prefilled(target, TEXT)
     fresh = prefilled(target, TEXT + AFTER[:7])
-    route_and_read(target, state, 9, 7)
+    whole = read_text(target, torch.tensor(TEXT + AFTER[:7])).taps[-7:]
+    _, found = route_and_read(target, state, 9, 7)
+    layers = len(target.layers)
+    for tap, want in zip(found.taps[:7].chunk(layers, 1), whole.chunk(layers, 1), strict=True):
+        assert distance(tap, want) < PREFILL
     commit(state, 7)
     for tensor, value in fresh.committed().items():
         assert distance(state.committed()[tensor], value) < PREFILL
