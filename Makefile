@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TRITON := triton==3.6.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu equality setup fix format lint types imports unit clean
+.PHONY: help demo test gpu equality newest setup fix format lint types imports unit clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,11 @@ gpu: $(READY)  ## the tests that need a CUDA device
 
 equality: $(READY)  ## drafted output against plain decoding, at length
 	$(BIN)/python benchmarks/equality.py
+
+newest: $(READY)  ## the target against the newest Transformers, which stays apart in .newest
+	$(PIP) --upgrade --no-deps --target .newest transformers
+	PYTHONPATH=.newest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(addprefix tests/models/test_,\
+		parity.py dtypes.py layouts.py config.py)
 
 setup: $(READY)  ## the virtual environment alone
 
@@ -45,7 +50,7 @@ unit: $(READY)
 	$(BIN)/python -m pytest
 
 clean:  ## remove the virtual environment and all caches
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .newest .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

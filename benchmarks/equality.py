@@ -20,8 +20,8 @@ from hybridspec import LLM, SamplingParams
 from hybridspec.bench.circumstances import observe
 from hybridspec.core.options import Mode
 from hybridspec.models.embedded import heldout_prompts
-from hybridspec.models.qwen3_5_moe import PREFILL_ROWS
 from hybridspec.models.state import TargetState
+from hybridspec.models.target import PREFILL_ROWS
 
 GAP_LIMIT = 1e-3
 """fp32: design, losslessness"""

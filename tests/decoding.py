@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Requests below the engine's door, and plain decoding as the judge of all others."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,8 +15,9 @@ from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.models.dflash import Drafter, load_drafter
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.operations import of_mode
-from hybridspec.models.qwen3_5_moe import Target, load_target
 from hybridspec.models.state import TargetState
+from hybridspec.models.target import Target
+from hybridspec.models.target_layout import load_target
 from hybridspec.policy.policy import Fixed, Policy
 
 CPU = torch.device("cpu")
@@ -26,6 +28,12 @@ ZURICH = b'{"city": "Zurich"} ' * 20 + b"again:"
 
 def load(directory: Path, *, mode="exact", taps=TAPS) -> Target:
     return load_target(directory, operations=of_mode(mode), taps=taps, device=CPU)
+
+
+def load_tapped(directory: Path, *, mode="exact") -> Target:
+    """A target whose every layer is tapped."""
+    target = load(directory, mode=mode, taps=())
+    return replace(target, taps=tuple(range(len(target.layers))))
 
 
 def load_draft(directory: Path, target: Target) -> Drafter:
@@ -91,3 +99,10 @@ def logits_of(target: Target, reading: Reading) -> torch.Tensor:
     """Logits after each row, from the raw output of the last layer, which must be the last tap."""
     hidden = reading.taps[:, -target.config.hidden_size :]
     return rms_norm(hidden, target.norm, target.config.rms_norm_eps) @ target.head.T
+
+
+def read_text(target: Target, tokens: torch.Tensor, *, split: int = 64) -> Reading:
+    """Prefill a text; the reading has the taps of every row, and the last row's token."""
+    state = TargetState.empty(target.config, len(tokens), CPU)
+    readings = [target.read_prompt(piece, state) for piece in tokens.split(split)]
+    return replace(readings[-1], taps=torch.cat([reading.taps for reading in readings]))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hybridspec.core.records import Block
 from hybridspec.models.dflash import DraftState
+from tests.tiny_target import Layout, laid_out, target_tensors
 
 VOCAB = 288
 STOP_ID = 256
@@ -56,6 +57,26 @@ TARGET: dict[str, Any] = {
     "dtype": "float32",
 }
 
+NEXT: dict[str, Any] = {
+    name: value
+    for name, value in TARGET.items()
+    if name not in ("layer_types", "rope_parameters", "tie_word_embeddings", "attention_bias")
+} | {
+    "model_type": "qwen3_next",
+    "architectures": ["Qwen3NextForCausalLM"],
+    "full_attention_interval": 4,
+    "tie_word_embeddings": False,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "rope_scaling": None,
+    "intermediate_size": 28,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+"""the same sizes as Qwen3-Next writes them"""
+FAMILIES = {"qwen3_5_moe": TARGET, "qwen3_next": NEXT}
+
 DRAFTER: dict[str, Any] = {
     "model_type": "qwen3",
     "architectures": ["DFlashDraftModel"],
@@ -77,15 +98,44 @@ DRAFTER: dict[str, Any] = {
 }
 
 
-def write_target(directory: Path, *, seed: int = 0, **changes: Any) -> Path:
+def write_target(
+    directory: Path,
+    *,
+    family: str = "qwen3_5_moe",
+    layout: Layout = Layout(),  # noqa: B008 (frozen)
+    seed: int = 0,
+    **changes: Any,
+) -> Path:
     """A random target checkpoint with its tokenizer."""
-    config = TARGET | changes
+    config = FAMILIES[family] | changes
+    return write_laid_out(directory, target_tensors(config, seed), config, layout)
+
+
+def write_laid_out(
+    directory: Path, tensors: dict[str, Tensor], config: dict[str, Any], layout: Layout
+) -> Path:
+    """Tensors as `target_tensors` names them, written as a checkpoint of a layout."""
+    is_nested = layout.prefix != "model." and config["model_type"] == TARGET["model_type"]
+    whole = {"model_type": "qwen3_5_moe", "text_config": config} if is_nested else config
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "config.json", config)
+    write_json(directory / "config.json", whole)
     write_json(directory / "generation_config.json", {"eos_token_id": [STOP_ID]})
-    save_file(target_tensors(config, seed), directory / "model.safetensors")
+    write_shards(directory, laid_out(tensors, config, layout), layout.shards)
     write_tokenizer(directory)
     return directory
+
+
+def write_shards(directory: Path, tensors: dict[str, Tensor], shards: int) -> None:
+    """One file, or several with an index."""
+    if shards == 1:
+        save_file(tensors, directory / "model.safetensors")
+        return
+    names = sorted(tensors)
+    files = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
+    for place, file in enumerate(files):
+        save_file({name: tensors[name] for name in names[place::shards]}, directory / file)
+    weight_map = {name: files[place % shards] for place, name in enumerate(names)}
+    write_json(directory / "model.safetensors.index.json", {"weight_map": weight_map})
 
 
 def write_drafter(directory: Path, *, seed: int = 1, **changes: Any) -> Path:
@@ -110,61 +160,6 @@ def write_tokenizer(directory: Path) -> None:
 def write_json(path: Path, values: Any) -> None:
     """One JSON file."""
     path.write_text(json.dumps(values), encoding="utf-8")
-
-
-def target_tensors(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
-    """Random tensors in the official fused layout."""
-    gen = torch.Generator().manual_seed(seed)
-    D, E, inner = config["hidden_size"], config["num_experts"], config["moe_intermediate_size"]
-    S, V = config["shared_expert_intermediate_size"], config["vocab_size"]
-    tensors: dict[str, Tensor] = {}
-
-    def put(name: str, *shape: int, scale: float | None = None) -> None:
-        spread = shape[-1] ** -0.5 if scale is None else scale
-        tensors[name] = torch.randn(shape, generator=gen) * spread
-
-    put("model.embed_tokens.weight", V, D, scale=1.0)
-    for number, kind in enumerate(config["layer_types"]):
-        name = f"model.layers.{number}."
-        put(f"{name}input_layernorm.weight", D, scale=0.1)
-        put(f"{name}post_attention_layernorm.weight", D, scale=0.1)
-        mixer = _put_gdn if kind == "linear_attention" else _put_attention
-        mixer(put, tensors, config, name, gen)
-        put(f"{name}mlp.gate.weight", E, D, scale=1.0)
-        put(f"{name}mlp.experts.gate_up_proj", E, 2 * inner, D)
-        put(f"{name}mlp.experts.down_proj", E, D, inner)
-        put(f"{name}mlp.shared_expert.gate_proj.weight", S, D)
-        put(f"{name}mlp.shared_expert.up_proj.weight", S, D)
-        put(f"{name}mlp.shared_expert.down_proj.weight", D, S)
-        put(f"{name}mlp.shared_expert_gate.weight", 1, D)
-    put("model.norm.weight", D, scale=0.1)
-    put("lm_head.weight", V, D, scale=0.3)
-    return tensors
-
-
-def _put_gdn(put: Any, tensors: Any, config: Any, layer: str, gen: torch.Generator) -> None:
-    name, D = f"{layer}linear_attn.", config["hidden_size"]
-    H, K = config["linear_num_key_heads"], config["linear_key_head_dim"]
-    HV, V = config["linear_num_value_heads"], config["linear_value_head_dim"]
-    C = 2 * H * K + HV * V
-    for part, rows in (("qkv", C), ("z", HV * V), ("b", HV), ("a", HV)):
-        put(f"{name}in_proj_{part}.weight", rows, D)
-    put(f"{name}conv1d.weight", C, 1, config["linear_conv_kernel_dim"])
-    tensors[f"{name}A_log"] = torch.rand(HV, generator=gen) * 2 - 1
-    put(f"{name}dt_bias", HV, scale=0.5)
-    tensors[f"{name}norm.weight"] = 1 + 0.1 * torch.randn(V, generator=gen)
-    put(f"{name}out_proj.weight", D, HV * V)
-
-
-def _put_attention(put: Any, tensors: Any, config: Any, layer: str, gen: torch.Generator) -> None:
-    name, hidden, D = f"{layer}self_attn.", config["hidden_size"], config["head_dim"]
-    H, HKV = config["num_attention_heads"], config["num_key_value_heads"]
-    put(f"{name}q_proj.weight", 2 * H * D, hidden)
-    put(f"{name}k_proj.weight", HKV * D, hidden)
-    put(f"{name}v_proj.weight", HKV * D, hidden)
-    put(f"{name}o_proj.weight", hidden, H * D)
-    put(f"{name}q_norm.weight", D, scale=0.1)
-    put(f"{name}k_norm.weight", D, scale=0.1)
 
 
 def drafter_tensors(config: dict[str, Any], seed: int) -> dict[str, Tensor]:

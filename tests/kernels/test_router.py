@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.reference.router import drop_rows, new_experts, route
+from hybridspec.kernels.reference.router import drop_rows, new_experts, route, route_by_probability
 from tests.tolerances import OPERATION, distance
 
 levels = st.lists(
@@ -28,6 +28,14 @@ def test_weights_sum_to_one(levels, k):
     _, weights = route(torch.tensor(levels) * 9.0, k)
     assert torch.allclose(weights.sum(-1), torch.ones(len(levels)), atol=1e-6, rtol=0)
     assert (weights >= 0).all()
+
+
+@given(levels=levels, k=st.integers(1, 8))
+def test_weights_by_probability_are_the_softmax_of_the_same_experts(levels, k):
+    logits = torch.tensor(levels, dtype=torch.float32)
+    ids, weights = route_by_probability(logits, k)
+    assert torch.equal(ids, route(logits, k)[0])
+    assert distance(weights, logits.double().softmax(-1).gather(1, ids)) < OPERATION
 
 
 def test_equal_rows_are_routed_alike_wherever_they_stand():

@@ -8,7 +8,7 @@ from hybridspec.core.errors import CheckpointError
 from hybridspec.models.config_fields import token_ids
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.target_config import TargetConfig
-from tests.tiny import DRAFTER, TARGET, write_json
+from tests.tiny import DRAFTER, NEXT, TARGET, write_json
 
 OFFICIAL_TEXT = {
     "model_type": "qwen3_5_moe_text",
@@ -46,14 +46,56 @@ OFFICIAL_TEXT = {
     "num_experts": 256,
     "mtp_num_hidden_layers": 1,
     "eos_token_id": 248044,
+    "use_cache": True,
     "dtype": "bfloat16",
 }
 OFFICIAL = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
     "image_token_id": 248056,
+    "video_token_id": 248057,
+    "vision_start_token_id": 248053,
+    "vision_end_token_id": 248054,
     "text_config": OFFICIAL_TEXT,
 }
+"""Qwen3.6-35B-A3B"""
+CODER_NEXT = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 48,
+    "full_attention_interval": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "rope_theta": 5000000,
+    "partial_rotary_factor": 0.25,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 10,
+    "num_experts": 512,
+    "norm_topk_prob": True,
+    "eos_token_id": 151645,
+    "bos_token_id": 151643,
+    "use_cache": True,
+}
+"""Qwen3-Coder-Next"""
 
 
 def target(tmp_path, values):
@@ -82,9 +124,115 @@ def test_the_35b_shape_parses_nested_and_flat(tmp_path, values):
     assert not config.tie_word_embeddings
 
 
-def test_layer_types_follow_from_the_interval(tmp_path):
-    config = target(tmp_path, without(OFFICIAL_TEXT, "layer_types"))
-    assert config == target(tmp_path, OFFICIAL_TEXT)
+def test_qwen3_coder_next_parses(tmp_path):
+    config = target(tmp_path, CODER_NEXT)
+    assert config.family == "qwen3_next"
+    assert config.conv_width == 2 * 16 * 128 + 32 * 128
+    assert (config.num_gdn_layers, config.num_attention_layers) == (36, 12)
+    assert config.layer_types == (("linear_attention",) * 3 + ("full_attention",)) * 12
+    assert (config.rotary_dims, config.rope_theta) == (64, 5e6)
+    assert (config.num_experts, config.num_experts_per_tok) == (512, 10)
+    assert all(config.routed_layers)
+    assert config.intermediate_size == 0  # the file's 5120 is for layers that it has none of
+    assert config.norm_topk_prob
+    assert config.eos_token_ids == (151645,)
+
+
+@pytest.mark.parametrize("official", [OFFICIAL_TEXT, CODER_NEXT])
+def test_layer_types_follow_from_the_interval(tmp_path, official):
+    kinds = ["linear_attention"] * 3 + ["full_attention"]
+    listed = official | {"layer_types": kinds * (official["num_hidden_layers"] // 4)}
+    config = target(tmp_path, without(official, "layer_types"))
+    assert config == target(tmp_path, listed)
+
+
+ROPE = {"rope_theta": 5000000, "partial_rotary_factor": 0.25}
+
+
+@pytest.mark.parametrize("official", [OFFICIAL_TEXT, CODER_NEXT])
+@pytest.mark.parametrize(
+    "placed",
+    [
+        ROPE,
+        ROPE | {"rope_scaling": None, "rope_parameters": None},
+        {"rope_theta": 5000000},
+        {"rope_parameters": ROPE | {"rope_type": "default"}},
+        {"rope_parameters": ROPE},
+        {"rope_scaling": ROPE | {"type": "default"}},
+        {"rope_parameters": {"rope_theta": 5000000}, "partial_rotary_factor": 0.25},
+        {"rope_parameters": {"partial_rotary_factor": 0.25}, "rope_theta": 5000000},
+        {"rope_parameters": ROPE, "rope_theta": 7, "partial_rotary_factor": 0.5},
+        {"rope_scaling": ROPE, "rope_parameters": {"rope_theta": 7}},
+    ],
+)
+def test_rotary_fields_may_stand_at_the_root_or_inside_as_in_transformers(
+    tmp_path, official, placed
+):
+    from transformers import AutoConfig
+
+    bare = {n: x for n, x in official.items() if n not in (*ROPE, "rope_parameters")} | placed
+    config = target(tmp_path, bare)
+    assert (config.rope_theta, config.rotary_dims) == (5e6, 64)
+    theirs = AutoConfig.from_pretrained(tmp_path).rope_parameters
+    assert (theirs["rope_theta"], theirs["partial_rotary_factor"]) == (5000000, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "routed"),
+    [
+        ({}, "1111"),
+        ({"mlp_only_layers": None, "decoder_sparse_step": None}, "1111"),
+        ({"mlp_only_layers": [0]}, "0111"),
+        ({"mlp_only_layers": [0, 1, 2]}, "0001"),
+        ({"decoder_sparse_step": 2}, "0101"),
+        ({"decoder_sparse_step": 3}, "0010"),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [0, 3]}, "0100"),
+    ],
+)
+def test_layers_have_a_router_where_transformers_gives_them_one(tmp_path, changes, routed):
+    config = target(tmp_path, NEXT | changes)
+    assert config.routed_layers == tuple(mark == "1" for mark in routed)
+    assert config.intermediate_size == (0 if all(config.routed_layers) else 28)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"mlp_only_layers": [0, 1, 2, 3]}, ["mlp_only_layers [0, 1, 2, 3]", "dense"]),
+        ({"decoder_sparse_step": 5}, ["decoder_sparse_step 5", "router", "dense"]),
+        ({"decoder_sparse_step": 4, "mlp_only_layers": [3]}, ["mlp_only_layers [3]", "dense"]),
+        ({"decoder_sparse_step": 0}, ["decoder_sparse_step", "from 1"]),
+        ({"decoder_sparse_step": True}, ["decoder_sparse_step", "int"]),
+        ({"mlp_only_layers": 3}, ["mlp_only_layers", "list"]),
+        ({"mlp_only_layers": [4]}, ["mlp_only_layers", "0 to 3", "4"]),
+        ({"mlp_only_layers": [-1]}, ["mlp_only_layers", "-1"]),
+        ({"mlp_only_layers": ["0"]}, ["mlp_only_layers", "'0'"]),
+        ({"mlp_only_layers": [1], "intermediate_size": None}, ["intermediate_size", "missing"]),
+        ({"num_experts": 0}, ["num_experts"]),
+        ({"norm_topk_prob": 1}, ["norm_topk_prob", "bool"]),
+        ({"attn_output_gate": False}, ["attn_output_gate"]),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope_scaling", "linear"]),
+        ({"rope_scaling": "yarn"}, ["rope_scaling", "dict"]),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ["rope_parameters", "yarn"]),
+        ({"rope_theta": None}, ["rope_theta"]),
+        ({"full_attention_interval": 0}, ["full_attention_interval"]),
+        ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config"]),
+    ],
+)
+def test_an_unsupported_field_of_qwen3_next_is_named(tmp_path, changes, named):
+    with pytest.raises(CheckpointError) as caught:
+        target(tmp_path, NEXT | changes)
+    for words in (*named, str(tmp_path / "config.json")):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rope_theta", "full_attention_interval", "num_experts", "linear_num_value_heads", "head_dim"],
+)
+def test_a_missing_field_of_qwen3_next_is_named(tmp_path, name):
+    with pytest.raises(CheckpointError, match=name):
+        target(tmp_path, without(NEXT, name))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +268,6 @@ def test_a_missing_target_field_is_named(tmp_path, name):
         ({"vocab_size": True}, ["vocab_size"]),
         ({"eos_token_id": "stop"}, ["eos_token_id", "stop"]),
         ({"eos_token_id": [1, -2]}, ["eos_token_id", "-2"]),
-        ({"model_type": "qwen3_next"}, ["qwen3_next", "qwen3_5_moe"]),
         ({"model_type": "qwen3_5_text"}, ["qwen3_5_text", "qwen3_5_moe"]),
     ],
 )

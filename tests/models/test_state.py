@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from hybridspec.models import qwen3_5_moe
+from hybridspec.models import target as forward
 from hybridspec.models.state import TargetState
 from tests.decoding import (
     CPU,
@@ -23,7 +23,7 @@ from tests.decoding import (
     prefilled,
     read_block,
 )
-from tests.tiny import VOCAB, write_target
+from tests.tiny import FAMILIES, VOCAB, write_target
 from tests.tolerances import PREFILL, PREFILL_MEDIAN, ROUTER_GAP, distance
 
 LENGTHS = [1, 2, 3, 5, 8, 16]
@@ -87,8 +87,8 @@ def near_ties(target, text):
         gaps.append(best[:, k - 1] - best[:, k])
         return route(logits, k)
 
-    route = qwen3_5_moe.route
-    with patch.object(qwen3_5_moe, "route", spying):
+    route = forward.route
+    with patch.object(forward, "route", spying):
         prefilled(target, text, split=len(text))
     assert len(gaps) == len(target.layers)
     return (torch.stack(gaps).amin(0) < ROUTER_GAP).nonzero().flatten().tolist()
@@ -124,6 +124,24 @@ def test_layers_may_stand_in_any_order(tmp_path, kinds):
     for kept in (1, 3, 5):
         state = deepcopy(walk.states[0])
         read_block(target, block_of(walk.ids, kept - 1), 5, state)
+        commit(state, kept)
+        assert differing(state, walk.states[kept]) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("heads", [(2, 6, 16, 24), (3, 3, 8, 20), (1, 4, 20, 8), (4, 4, 16, 16)])
+def test_a_state_moves_whole_whatever_its_heads_and_widths(tmp_path, family, heads):
+    """Bug 8: counts of one kind taken for those of another, where heads or widths differ."""
+    names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+    sizes = {f"linear_{name}": size for name, size in zip(names, heads, strict=True)}
+    target = load(write_target(tmp_path, family=family, **sizes))
+    walk = Walk(target, TEXT[:20])
+    H, HV, K, V = heads
+    assert walk.states[0].recurrent.shape == (3, HV, K, V)
+    assert walk.states[0].conv.shape == (3, 3, 2 * H * K + HV * V)
+    for kept in (1, 2, 5, 16):
+        state = deepcopy(walk.states[0])
+        read_block(target, block_of(walk.ids, kept - 1), 16, state)
         commit(state, kept)
         assert differing(state, walk.states[kept]) == []
 

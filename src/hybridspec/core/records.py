@@ -40,7 +40,9 @@ class Routed:
     expert_ids: Tensor
     """[N, k] int64: experts of each row, best first; -1 in rows that were not read"""
     expert_weights: Tensor
-    """[N, k] float32: shares of those experts, summing to 1 in rows that were read"""
+    """[N, k] float32: shares of those experts"""
+    tapped: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
+    """[N, D] outputs of the tapped layers before that one, by number"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from hybridspec.models.dflash import Drafter, load_drafter
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fingerprint import fingerprint
 from hybridspec.models.operations import of_mode
-from hybridspec.models.qwen3_5_moe import Target, load_target
+from hybridspec.models.target import Target
+from hybridspec.models.target_layout import load_target
 from hybridspec.models.weights import require_directory
 
 

@@ -15,8 +15,8 @@ import torch
 
 from hybridspec.core.records import FinishReason, Stats
 from hybridspec.engine.round import Outcome, Proposer, Request, Rounds
-from hybridspec.models.qwen3_5_moe import PREFILL_ROWS, Target
 from hybridspec.models.state import TargetState
+from hybridspec.models.target import PREFILL_ROWS, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from hybridspec.core.records import Block, Reading, Verdict
 from hybridspec.kernels.reference.accept import accept_greedy
 from hybridspec.models.dflash import DraftState
-from hybridspec.models.qwen3_5_moe import Target
 from hybridspec.models.state import TargetState
+from hybridspec.models.target import Target
 from hybridspec.policy.policy import Policy
 
 

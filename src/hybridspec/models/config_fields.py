@@ -26,8 +26,9 @@ class Fields:
         return Fields(self.path, self.get(name, dict))
 
     def get(self, name: str, kind: type, default: Any = None) -> Any:
-        """A field's value, of the type asked for; without a default a missing field is an error."""
-        value = self.values.get(name, default)
+        """A field's value, of the type asked for; null is missing, an error without a default."""
+        value = self.values.get(name)
+        value = default if value is None else value
         if value is None:
             raise CheckpointError(f"{self.path}: field {name!r} is missing.")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -3,23 +3,31 @@
 """config.json of a target, read into a frozen dataclass.
 
 Only what the code honours is accepted: a field that would change the result and is not supported is
-refused by name. Fields and their meaning: the configuration class of qwen3_5_moe in Transformers.
+refused by name. Fields and their meaning: the configuration classes of qwen3_5_moe and qwen3_next
+in Transformers.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hybridspec.core.errors import CheckpointError
 from hybridspec.models.config_fields import Fields, check_multiple, token_ids
 
-TARGET_TYPES = ("qwen3_5_moe_text", "qwen3_5_moe")
-"""`model_type` of the targets that load: flat, and nested under `text_config`"""
+FAMILIES = {
+    "qwen3_5_moe_text": "qwen3_5_moe",
+    "qwen3_5_moe": "qwen3_5_moe",
+    "qwen3_next": "qwen3_next",
+}
+"""family of each `model_type` that loads; of `qwen3_5_moe` the text model under `text_config`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetConfig:
     """Sizes of a Gated DeltaNet + mixture-of-experts target."""
 
+    family: str
+    """how the tensors are laid out: a value of FAMILIES"""
     vocab_size: int
     hidden_size: int
     layer_types: tuple[str, ...]
@@ -37,8 +45,14 @@ class TargetConfig:
     linear_key_head_dim: int
     linear_value_head_dim: int
     linear_conv_kernel_dim: int
+    routed_layers: tuple[bool, ...]
+    """of each layer, whether it has a router and experts, or a plain gated MLP; one at least has"""
+    intermediate_size: int
+    """width of the plain MLPs; 0 if there are none"""
     num_experts: int
     num_experts_per_tok: int
+    norm_topk_prob: bool
+    """whether the shares of the chosen experts are made to sum to 1"""
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
     tie_word_embeddings: bool
@@ -67,27 +81,30 @@ class TargetConfig:
         """Read `config.json`; raises CheckpointError that names the field."""
         fields = Fields(directory / "config.json")
         kind = fields.get("model_type", str)
-        if kind not in TARGET_TYPES:
+        if kind not in FAMILIES:
             raise CheckpointError(
                 f"{fields.path}: model_type {kind!r} is not supported as a target; "
-                f"supported: {', '.join(TARGET_TYPES)} (Gated DeltaNet with mixture of experts)."
+                f"supported: {', '.join(FAMILIES)} (Gated DeltaNet with mixture of experts)."
             )
         if kind == "qwen3_5_moe":
             fields = fields.inside("text_config")
-        for name, only in _TARGET_ONLY.items():
+        family = FAMILIES[kind]
+        for name, only in (_TARGET_ONLY | _FAMILY_ONLY[family]).items():
             fields.expect(name, only)
-        rope = fields.inside("rope_parameters")
-        rope.expect("rope_type", "default")
         head_dim = fields.positive("head_dim")
-        turning = fields.rate("partial_rotary_factor", 0.25)
-        rotary_dims = int(head_dim * rope.rate("partial_rotary_factor", turning))
+        rope_theta, turning = _rope(fields)
+        routed = _routed_layers(fields)
         config = cls(
             **{name: fields.positive(name) for name in _TARGET_SIZES},
+            family=family,
             head_dim=head_dim,
-            rotary_dims=rotary_dims,
-            rope_theta=rope.rate("rope_theta"),
+            rotary_dims=int(head_dim * turning),
+            rope_theta=rope_theta,
             rms_norm_eps=fields.rate("rms_norm_eps", 1e-6),
             layer_types=_target_layer_types(fields),
+            routed_layers=routed,
+            intermediate_size=0 if all(routed) else fields.positive("intermediate_size"),
+            norm_topk_prob=fields.get("norm_topk_prob", bool, True),
             tie_word_embeddings=fields.get("tie_word_embeddings", bool, False),
             eos_token_ids=token_ids(fields.values.get("eos_token_id"), fields.path),
         )
@@ -99,14 +116,15 @@ _TARGET_ONLY: dict[str, object] = {
     "hidden_act": "silu",
     "attention_bias": False,
     "attn_output_gate": True,
-    "rope_scaling": None,
-    "norm_topk_prob": True,
-    "mlp_only_layers": [],
-    "decoder_sparse_step": 1,
     "use_sliding_window": False,
     "quantization_config": None,
 }
 """fields that would change the result, with the only value that is computed here"""
+_FAMILY_ONLY: dict[str, dict[str, object]] = {
+    # Transformers normalises and routes every layer of this family whatever these fields say
+    "qwen3_5_moe": {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1},
+    "qwen3_next": {},
+}
 _TARGET_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -145,6 +163,48 @@ def _target_layer_types(fields: Fields) -> tuple[str, ...]:
                 "supported: 'linear_attention', 'full_attention'."
             )
     return tuple(types)
+
+
+def _rope(fields: Fields) -> tuple[float, float]:
+    """Theta, and how much of a head turns: within one object, or beside it at the root.
+
+    As in Transformers the object is `rope_scaling`, else `rope_parameters`, and what stands in it
+    goes before the root.
+    """
+    name = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
+    inside: dict[str, Any] = fields.get(name, dict, {})
+    kind = inside.get("rope_type", inside.get("type", "default"))
+    if kind != "default":
+        raise CheckpointError(
+            f"{fields.path}: field {name!r} has rope_type {kind!r}; only 'default' is supported."
+        )
+    found = Fields(fields.path, fields.values | inside)
+    if "rope_theta" not in found.values:
+        raise CheckpointError(
+            f"{fields.path}: field 'rope_theta' is missing, at the root and in 'rope_parameters'."
+        )
+    return found.rate("rope_theta"), found.rate("partial_rotary_factor", 0.25)
+
+
+def _routed_layers(fields: Fields) -> tuple[bool, ...]:
+    """Which layers have a router; a model in which none has is refused."""
+    layers = fields.positive("num_hidden_layers")
+    is_given = fields.values.get("decoder_sparse_step") is not None
+    step = fields.positive("decoder_sparse_step") if is_given else 1
+    plain = fields.get("mlp_only_layers", list, [])
+    for number in plain:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < layers:
+            raise CheckpointError(
+                f"{fields.path}: mlp_only_layers must list layers from 0 to {layers - 1}, "
+                f"got {number!r}."
+            )
+    routed = tuple((i + 1) % step == 0 and i not in plain for i in range(layers))
+    if not any(routed):
+        raise CheckpointError(
+            f"{fields.path}: mlp_only_layers {plain} and decoder_sparse_step {step} leave none of "
+            f"{layers} layers with a router; dense models are not supported."
+        )
+    return routed
 
 
 def _check_heads(config: TargetConfig, path: Path) -> None:

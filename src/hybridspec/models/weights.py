@@ -4,6 +4,12 @@
 
 A tensor that is missing, of another shape, or left over when the model is built is an error that
 names it: a layout that loads wrong must not load.
+
+What is computed with is what the file holds: every tensor is read in the dtype that is stored, and
+widened to float32, which rounds nothing. So A_log and the norm inside a GDN layer, F32 in the
+official Qwen3.5 files and BF16 in those of 3.6, keep every digit of either. Transformers differs
+when it is told `dtype=bfloat16`: it then rounds them too, which moves a decay's logarithm by at
+most |A_log| 2^-8 of itself. Loaded with `dtype=float32` it computes with the same numbers.
 """
 
 from collections.abc import Generator
@@ -30,13 +36,17 @@ class Weights:
     ) -> None:
         """Open all shards. Names that start with one of `skip` belong to parts that are not run."""
         self.directory = directory
-        self._device = device
+        self.device = device
         self._files = _open_shards(directory)
         self._left = {name for name in self._files if not name.startswith(skip)}
 
     def has(self, prefix: str) -> bool:
         """Whether any tensor's name starts with `prefix`."""
         return any(name.startswith(prefix) for name in self._files)
+
+    def names(self, prefix: str) -> list[str]:
+        """Names that start with `prefix`, in order."""
+        return sorted(name for name in self._files if name.startswith(prefix))
 
     def take(self, name: str, *shape: int) -> Tensor:
         """The tensor `name` in float32; raises CheckpointError unless it has this shape."""
@@ -56,7 +66,7 @@ class Weights:
                     f"{path}: tensor {name!r} is stored as {kind}; "
                     f"supported: {', '.join(LOADED_DTYPES)}. Quantised checkpoints do not load yet."
                 )
-            tensor = file.get_tensor(name).to(self._device, torch.float32)
+            tensor = file.get_tensor(name).to(self.device, torch.float32)
         except SafetensorError as error:
             raise CheckpointError(f"{path}: tensor {name!r} cannot be read: {error}.") from None
         if not tensor.isfinite().all():
