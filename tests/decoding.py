@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import FinishReason, Reading
@@ -18,7 +19,7 @@ from hybridspec.models.operations import of_mode
 from hybridspec.models.qwen3_5_moe import Target, load_target
 from hybridspec.models.state import TargetState
 from hybridspec.policy.policy import Fixed, Policy
-from tests.tiny import ScriptedDrafter
+from tests.tiny import VOCAB, ScriptedDrafter, write_target
 
 CPU = torch.device("cpu")
 TAPS = (0, 2, 3)
@@ -53,6 +54,18 @@ def begin(
     request = start(list(prompt), target=target, drafter=drafter, stop_ids=stop_ids, budget=budget)
     policy = policy or Fixed(MAX_ROWS)
     return Rounds(target=target, drafter=drafter, policy=policy, request=request)
+
+
+def write_twins(directory: Path, *, seed: int, spread: float) -> Path:
+    """A random checkpoint in which token i + V/2 has the logit of token i, but for `spread`."""
+    write_target(directory, seed=seed)
+    tensors = load_file(directory / "model.safetensors")
+    gen = torch.Generator().manual_seed(seed)
+    rows = tensors["lm_head.weight"][: VOCAB // 2]
+    apart = 1 + spread * torch.randn(len(rows), 1, generator=gen)
+    tensors["lm_head.weight"] = torch.cat((rows, rows * apart))
+    save_file(tensors, directory / "model.safetensors")
+    return directory
 
 
 class Walk:

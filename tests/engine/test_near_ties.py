@@ -10,11 +10,9 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from tests.decoding import begin, commit, load, read_block, scripted
-from tests.tiny import VOCAB, write_target
+from tests.decoding import begin, commit, load, read_block, scripted, write_twins
+from tests.tiny import write_target
 from tests.tolerances import NEAR_TIE
 
 pytestmark = pytest.mark.usefixtures("inference")
@@ -25,19 +23,11 @@ PROMPT = b"def area(r):\n    return"
 
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory):
-    """Random checkpoints in which token i + V/2 has the logit of token i, but for rounding."""
-    directories = []
-    for seed in SEEDS:
-        for spread in SPREADS:
-            directory = write_target(tmp_path_factory.mktemp("twins") / "target", seed=seed)
-            tensors = load_file(directory / "model.safetensors")
-            gen = torch.Generator().manual_seed(seed)
-            rows = tensors["lm_head.weight"][: VOCAB // 2]
-            apart = 1 + spread * torch.randn(len(rows), 1, generator=gen)
-            tensors["lm_head.weight"] = torch.cat((rows, rows * apart))
-            save_file(tensors, directory / "model.safetensors")
-            directories.append(directory)
-    return directories
+    return [
+        write_twins(tmp_path_factory.mktemp("twins") / "target", seed=seed, spread=spread)
+        for seed in SEEDS
+        for spread in SPREADS
+    ]
 
 
 def plain_with_gaps(target):
