@@ -81,7 +81,7 @@ class Listening:
         return block
 
 
-@pytest.mark.parametrize(("pair", "before", "after"), [("tiny", 5, 40), ("embedded", 2, 9)])
+@pytest.mark.parametrize(("pair", "before", "after"), [("tiny", 5, 40), ("embedded", 1, 6)])
 def test_after_a_pause_drafts_are_those_of_a_run_that_never_paused(
     tiny_target, tiny_drafter, pair, before, after
 ):
@@ -106,7 +106,7 @@ def test_after_a_pause_drafts_are_those_of_a_run_that_never_paused(
     while int(steady.request.target.length) < int(rested.request.target.length):
         steady.drafted_round()
     assert len(found) == before + after
-    assert sum(accepted.values()) > (20 if pair == "embedded" else -1)
+    assert sum(accepted.values()) > (10 if pair == "embedded" else -1)
     for position, block in found.items():
         want = drafter.blocks[position]
         assert torch.equal(block.tokens, want.tokens)
