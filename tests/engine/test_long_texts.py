@@ -81,18 +81,21 @@ class Listening:
         return block
 
 
-@pytest.mark.parametrize(("pair", "before", "after"), [("tiny", 5, 40), ("embedded", 1, 6)])
+@pytest.mark.parametrize(
+    ("pair", "before", "rounds", "after"),
+    [("tiny", 5, 40, 40), ("tiny", 5, 150, 20), ("embedded", 1, 60, 5)],
+)
 def test_after_a_pause_drafts_are_those_of_a_run_that_never_paused(
-    tiny_target, tiny_drafter, pair, before, after
+    tiny_target, tiny_drafter, pair, before, rounds, after
 ):
-    """40 rounds without drafts. The other run drafts at every position: each block has its twin."""
+    """Rounds without drafts, some fill the ring. The other run drafts at every position."""
     names = {"model": tiny_target, "draft_model": tiny_drafter} if pair == "tiny" else {}
     llm = LLM(**names, policy="fixed")
     target, drafter = llm.pair.target, Listening(llm.pair.drafter)
     prompt = llm.pair.tokenizer.encode("x1 = 1\nx2 = 2\nx3 = 3\nx4 = 4\n")
     rested = begin(target, prompt, drafter=drafter, policy=Fixed(16), budget=600)
     text, accepted = [int(rested.request.anchor)], {}
-    for rests in [False] * before + [True] * 40 + [False] * after:
+    for rests in [False] * before + [True] * rounds + [False] * after:
         outcome = rested.plain_round() if rests else rested.drafted_round()
         state = rested.request.draft
         assert state.waiting_rows() <= RING_ROWS
@@ -106,7 +109,7 @@ def test_after_a_pause_drafts_are_those_of_a_run_that_never_paused(
     while int(steady.request.target.length) < int(rested.request.target.length):
         steady.drafted_round()
     assert len(found) == before + after
-    assert sum(accepted.values()) > (10 if pair == "embedded" else -1)
+    assert sum(accepted.values()) > (8 if pair == "embedded" else -1)
     for position, block in found.items():
         want = drafter.blocks[position]
         assert torch.equal(block.tokens, want.tokens)
