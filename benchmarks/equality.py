@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Drafted output against plain decoding, at length, on the embedded pair.
 
-Exact mode must not differ at all. Fast mode may differ where the best logits nearly tie; every
-first divergence is listed with the gap at its place, which a prefill of the text before it gives.
+Exact mode must not differ at all. Fast mode may differ where the best logits nearly tie: the first
+divergence of each text is listed with the gap that plain decoding of the same mode saw there, and
+counted by powers of ten, beside the gaps at all places that plain decoding wrote.
 Writes results/equality.json.
 Exit code 1 if exact mode differs, or if a gap in fast mode reaches GAP_LIMIT.
 """
@@ -11,21 +12,56 @@ Exit code 1 if exact mode differs, or if a gap in fast mode reaches GAP_LIMIT.
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-import torch
+from torch import Tensor
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.bench.circumstances import observe
 from hybridspec.core.options import Mode
+from hybridspec.core.records import Reading, Routed
 from hybridspec.models.embedded import heldout_prompts
 from hybridspec.models.state import TargetState
-from hybridspec.models.target import PREFILL_ROWS
+from hybridspec.models.target import Target
 
 GAP_LIMIT = 1e-3
-"""fp32: design, losslessness"""
+"""fp32: docs/correctness.md"""
+BINS = {"<1e-7": 1e-7, "<1e-6": 1e-6, "<1e-5": 1e-5, "<1e-4": 1e-4, "<1e-3": 1e-3}
+"""upper ends; each bin begins where the one before ends"""
+ABOVE = ">=1e-3"
 RESULT = Path(__file__).parent / "results" / "equality.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched(Target):
+    """A target that writes down the gap of its two best logits at each token it decides."""
+
+    gaps: list[float]
+    """of one text; a new prompt begins it anew"""
+
+    def read_prompt(self, tokens: Tensor, state: TargetState) -> Reading:
+        """As Target; of a prompt in pieces the last decides."""
+        reading = Target.read_prompt(self, tokens, state)
+        self.gaps[:] = reading.gaps[-1:].tolist()
+        return reading
+
+    def read_on(self, routed: Routed, rows: Tensor, state: TargetState) -> Reading:
+        """As Target."""
+        reading = Target.read_on(self, routed, rows, state)
+        self.gaps.extend(reading.gaps[: int(rows)].tolist())
+        return reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What plain decoding wrote after one prompt."""
+
+    ids: tuple[int, ...]
+    gaps: tuple[float, ...]
+    """distance of the two best logits at each token"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,27 +71,64 @@ class Divergence:
     prompt: int
     place: int
     gap: float
-    """distance of the two best logits there, after a prefill of what plain decoding wrote"""
+    """plain decoding's, there"""
 
 
-def compare(llm: LLM, prompts: list[str], params: SamplingParams, mode: Mode) -> dict[str, object]:
-    """Divergences of hybrid and of every fixed length from plain decoding in one mode."""
-    plain_llm = llm.using(policy="plain", mode=mode)
-    plain = [plain_llm.generate(p, params).token_ids for p in prompts]
+def compare(llm: LLM, prompts: list[str], params: SamplingParams, mode: Mode) -> dict[str, Any]:
+    """One mode: gaps of plain decoding, and where hybrid and every fixed length part from it."""
+    plain = write_plain(llm.using(policy="plain", mode=mode), prompts, params)
     arms = {f"fixed:{n}": llm.using(policy="fixed", length=n, mode=mode) for n in block(llm)}
     arms["hybrid"] = llm.using(policy="hybrid", mode=mode)
-    found: dict[str, object] = {}
-    for name, arm in arms.items():
-        parted: list[Divergence] = []
-        for number, (prompt, wanted) in enumerate(zip(prompts, plain, strict=True)):
-            ids = arm.generate(prompt, params).token_ids
-            if ids != wanted:
-                place = first_difference(ids, wanted)
-                gap = gap_at(llm, prompt, wanted[:place])
-                parted.append(Divergence(prompt=number, place=place, gap=gap))
-        found[name] = [asdict(d) for d in parted]
-        print(f"{mode} {name}: {len(parted)} of {len(prompts)} texts differ", flush=True)
-    return found
+    found: dict[str, Any] = {}
+    for arm_name, arm in arms.items():
+        texts = [arm.generate(prompt, params).token_ids for prompt in prompts]
+        parted = divergences(texts, plain)
+        found[arm_name] = {
+            "texts": len(texts),
+            "divergences": [asdict(d) for d in parted],
+            "gaps": {name: n for name, n in histogram(d.gap for d in parted).items() if n},
+        }
+        print(f"{mode} {arm_name}: {len(parted)} of {len(texts)} texts differ", flush=True)
+    return {"plain_gaps": histogram(gap for text in plain for gap in text.gaps), "arms": found}
+
+
+def write_plain(llm: LLM, prompts: list[str], params: SamplingParams) -> list[Written]:
+    """Plain decoding through the front door, its gaps written down on the way."""
+    target, gaps = llm.pair.target, list[float]()
+    parts = {field.name: getattr(target, field.name) for field in fields(target)}
+    llm.pair = replace(llm.pair, target=Watched(**parts, gaps=gaps))
+    texts: list[Written] = []
+    for prompt in prompts:
+        ids = llm.generate(prompt, params).token_ids
+        assert len(ids) == len(gaps), "one gap a token"
+        texts.append(Written(ids=ids, gaps=tuple(gaps)))
+    return texts
+
+
+def divergences(texts: list[tuple[int, ...]], plain: list[Written]) -> list[Divergence]:
+    """Of each text that differs, the first place, with the gap there."""
+    return [
+        Divergence(prompt=number, place=place, gap=wanted.gaps[place])
+        for number, (ids, wanted) in enumerate(zip(texts, plain, strict=True))
+        if ids != wanted.ids
+        for place in [first_difference(ids, wanted.ids)]
+    ]
+
+
+def first_difference(ids: tuple[int, ...], wanted: tuple[int, ...]) -> int:
+    """Where two different texts part."""
+    pairs = enumerate(zip(ids, wanted, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), None)
+    assert place is not None, "a text that only ends elsewhere is no near tie but a fault"
+    return place
+
+
+def histogram(gaps: Iterable[float]) -> dict[str, int]:
+    """How many gaps lie in each bin; all bins, in order."""
+    counts = dict.fromkeys((*BINS, ABOVE), 0)
+    for gap in gaps:
+        counts[next((name for name, end in BINS.items() if gap < end), ABOVE)] += 1
+    return counts
 
 
 def block(llm: LLM) -> range:
@@ -63,25 +136,9 @@ def block(llm: LLM) -> range:
     return range(1, llm.block_size + 1)
 
 
-@torch.inference_mode()
-def gap_at(llm: LLM, prompt: str, written: tuple[int, ...]) -> float:
-    """Distance of the two best logits after a prompt and what was written to it."""
-    target = llm.pair.target
-    ids = torch.tensor([*llm.pair.tokenizer.encode(prompt), *written], device=llm.device)
-    state = TargetState.empty(target.config, len(ids), llm.device)
-    gaps = [target.read_prompt(ids[i : i + PREFILL_ROWS], state).gaps for i in starts(len(ids))]
-    return float(gaps[-1][-1])
-
-
-def starts(length: int) -> range:
-    """Where the pieces of a prompt begin."""
-    return range(0, length, PREFILL_ROWS)
-
-
-def first_difference(ids: tuple[int, ...], wanted: tuple[int, ...]) -> int:
-    """Where two different texts part; the end of the shorter if it begins the longer."""
-    pairs = enumerate(zip(ids, wanted, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(ids), len(wanted)))
+def gaps_of(arms: dict[str, Any]) -> list[float]:
+    """The gap of every divergence of a mode."""
+    return [d["gap"] for arm in arms.values() for d in arm["divergences"]]
 
 
 def main() -> int:
@@ -96,8 +153,7 @@ def main() -> int:
     prompts = heldout_prompts("test")[: asked.prompts]
     params = SamplingParams(max_new_tokens=asked.tokens)
     exact, fast = (compare(llm, prompts, params, mode) for mode in ("exact", "fast"))
-    differing = sum(len(arm) for arm in exact.values())
-    gaps = [d["gap"] for arm in fast.values() for d in arm]
+    differing, gaps = len(gaps_of(exact["arms"])), gaps_of(fast["arms"])
     result = {
         "benchmark": "equality",
         "prompts": len(prompts),
@@ -105,6 +161,7 @@ def main() -> int:
         "exact_differences": differing,
         "fast_divergences": len(gaps),
         "fast_largest_gap": max(gaps, default=None),
+        "fast_gaps": histogram(gaps),
         "exact": exact,
         "fast": fast,
         **observe(llm.device, " ".join(["python", *sys.argv])).to_json(),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""Draw the results in the README from the files in results/, between two marks.
+"""Draw the results in README and docs/correctness.md from results/, between two marks each.
 
 `--check` only compares.
 """
@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
+README, CORRECTNESS = HERE.parent / "README.md", HERE.parent / "docs" / "correctness.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
 
-def drawn(readme: str) -> str:
-    """The README's text with its results drawn anew."""
-    if BEGIN not in readme or END not in readme:
-        sys.exit("README.md lacks the marks between which the results stand")
-    before, _, rest = readme.partition(BEGIN)
+def drawn(path: Path, results: str) -> str:
+    """The text of a file with its results drawn anew."""
+    text = path.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        sys.exit(f"{path.name} lacks the marks between which the results stand")
+    before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return before + BEGIN + results() + END + after
+    return before + BEGIN + results + END + after
 
 
 def results() -> str:
@@ -83,15 +84,35 @@ def equality(run: dict[str, Any]) -> str:
     )
 
 
+def near_ties(run: dict[str, Any]) -> str:
+    """The same with its circumstances, and how many places nearly tied, as Markdown."""
+    versions = run["versions"]
+    parts = [
+        f"{equality(run)} {run['device']}; torch {versions['torch']}; commit {run['commit']}; "
+        f"{run['date'][:10]}; `{run['command']}`."
+    ]
+    if "fast_gaps" in run:  # a run of an older script counted none
+        named = {
+            f"tokens of plain decoding, {mode}": run[mode]["plain_gaps"]
+            for mode in ("exact", "fast")
+        } | {"texts that part, fast": run["fast_gaps"]}
+        rows = [(name, *map(str, counts.values())) for name, counts in named.items()]
+        head = ("gap of the two best logits", *run["fast_gaps"])
+        parts.append("\n".join(map(line, [head, ("---",) * len(head), *rows])))
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
 def main() -> int:
-    """Write the README, or say whether it is as drawn."""
+    """Write both files, or say whether they are as drawn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
-    readme = README.read_text(encoding="utf-8")
+    documents = {README: results(), CORRECTNESS: near_ties(load("equality"))}
+    texts = {path: drawn(path, part) for path, part in documents.items()}
     if asked.check:
-        return int(drawn(readme) != readme)
-    README.write_text(drawn(readme), encoding="utf-8")
+        return int(any(path.read_text(encoding="utf-8") != text for path, text in texts.items()))
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.core.records import Reading
-from hybridspec.engine.loop import start
+from hybridspec.core.records import FinishReason, Reading
+from hybridspec.engine.loop import Tally, decode, start
 from hybridspec.engine.round import Proposer, Rounds
 from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.models.dflash import Drafter, load_drafter
@@ -19,6 +20,7 @@ from hybridspec.models.state import TargetState
 from hybridspec.models.target import Target
 from hybridspec.models.target_layout import load_target
 from hybridspec.policy.policy import Fixed, Policy
+from tests.tiny import VOCAB, ScriptedDrafter, write_target
 
 CPU = torch.device("cpu")
 TAPS = (0, 2, 3)
@@ -59,6 +61,68 @@ def begin(
     request = start(list(prompt), target=target, drafter=drafter, stop_ids=stop_ids, budget=budget)
     policy = policy or Fixed(MAX_ROWS)
     return Rounds(target=target, drafter=drafter, policy=policy, request=request)
+
+
+def write_twins(directory: Path, *, seed: int, spread: float) -> Path:
+    """A random checkpoint in which token i + V/2 has the logit of token i, but for `spread`."""
+    write_target(directory, seed=seed)
+    tensors = load_file(directory / "model.safetensors")
+    gen = torch.Generator().manual_seed(seed)
+    rows = tensors["lm_head.weight"][: VOCAB // 2]
+    apart = 1 + spread * torch.randn(len(rows), 1, generator=gen)
+    tensors["lm_head.weight"] = torch.cat((rows, rows * apart))
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+class Walk:
+    """Plain decoding of a prompt: ids, and the state after each step, to compare with alone."""
+
+    def __init__(self, target: Target, prompt: bytes, steps: int) -> None:
+        rounds = begin(target, prompt, budget=steps + 1)
+        self.ids: list[int] = [int(rounds.request.anchor)]
+        self.states: list[TargetState] = [snapshot(rounds.request.target)]
+        for _ in range(steps):
+            self.ids += rounds.plain_round().tokens.tolist()
+            self.states.append(snapshot(rounds.request.target))
+
+
+def snapshot(state: TargetState) -> TargetState:
+    """The state as it stands; committed keys and values never change, so they are shared."""
+    moving = {name: getattr(state, name).clone() for name in ("length", "conv", "recurrent")}
+    return replace(state, **moving)
+
+
+def scripted(
+    target: Target,
+    prompt: bytes,
+    ids: list[int],
+    *,
+    right: tuple[int, ...] | list[int] = (),
+    rows: int = MAX_ROWS,
+    block_size: int = MAX_ROWS,
+    stop_ids: tuple[int, ...] = (),
+    budget: int = 200,
+) -> Rounds:
+    """A request whose drafts are known: those of plain decoding, spoiled where a test wants it."""
+    drafter = ScriptedDrafter(
+        script=ids, prompt=len(prompt), right=list(right), block_size=block_size
+    )
+    return begin(
+        target, prompt, drafter=drafter, policy=Fixed(rows), stop_ids=stop_ids, budget=budget
+    )
+
+
+def finished(rounds: Rounds) -> tuple[list[int], FinishReason | None, Tally]:
+    """All ids of a request, its reason, and its counts, which must add up."""
+    tally = Tally()
+    emissions = list(decode(rounds, tally))
+    ids = [i for emission in emissions for i in emission.token_ids]
+    assert all(emission.finish_reason is None for emission in emissions[:-1])
+    assert tally.tokens == len(ids)
+    assert tally.rows_read == sum(rows * count for rows, count in tally.lengths.items())
+    assert tally.drafts_accepted == len(ids) - 1 - tally.rounds
+    return ids, emissions[-1].finish_reason, tally
 
 
 def plain_ids(target: Target, prompt: bytes, count: int) -> list[int]:

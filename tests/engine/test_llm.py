@@ -16,7 +16,7 @@ import hybridspec
 from hybridspec import LLM, HybridSpecError, SamplingParams
 from hybridspec.engine.loading import find
 from hybridspec.engine.tokenizer import Tokenizer
-from tests.tiny import VOCAB
+from tests.tiny import VOCAB, ScriptedDrafter, write_json, write_target
 
 PROMPT = "def größe(maß):\n"
 
@@ -155,6 +155,51 @@ def test_drafted_text_is_what_accepted_drafts_wrote():
     for chunk in chunks:  # this text is ASCII: no character waits for its end
         assert chunk.drafted_text == decode(list(chunk.token_ids[: chunk.drafts_accepted]))
         assert chunk.text == decode(list(chunk.token_ids))
+
+
+@pytest.mark.parametrize("place", [3, 7, 8, 11])
+def test_after_a_stop_id_nothing_is_shown_or_counted(tiny_target, tiny_drafter, tmp_path, place):
+    """Eight right drafts a round, a stop id among them: text, ids and counts end with it."""
+    prompt = "def area(r):\n    return"
+    endless = LLM(tiny_target, policy="plain").generate(prompt, SamplingParams(max_new_tokens=64))
+    ids = list(endless.token_ids)
+    directory = write_target(tmp_path)
+    write_json(directory / "generation_config.json", {"eos_token_id": [ids[place], ids[place + 1]]})
+    llm = LLM(directory, draft_model=tiny_drafter, policy="fixed", length=9)
+    want = llm.using(policy="plain").generate(prompt)
+    right = ScriptedDrafter(script=ids, prompt=len(prompt))
+    llm.pair = dataclasses.replace(llm.pair, drafter=right)
+    found = llm.generate(prompt)
+    assert found.finish_reason == want.finish_reason == "stop"
+    assert (found.text, found.token_ids) == (want.text, want.token_ids)
+    assert found.text == llm.pair.tokenizer.decode(ids[: len(found.token_ids)])
+    assert found.token_ids == endless.token_ids[: len(found.token_ids)]
+    assert len(found.token_ids) <= place + 1
+    assert found.stats.tokens == len(found.token_ids)
+    assert found.stats.drafts_accepted == found.stats.tokens - 1 - found.stats.rounds
+
+
+@pytest.mark.parametrize("policy", ["fixed", "hybrid"])
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_the_target_reads_the_rows_that_were_chosen_and_no_other(llm, policy, mode):
+    """What is cut from a block is cut before the target runs, not after."""
+    llm, read = llm.using(policy=policy, length=3 if policy == "fixed" else None, mode=mode), []
+    operations = llm.pair.target.operations
+
+    def counting(x, ids, *rest):
+        read.append(int((ids >= 0).any(1).sum()))
+        return operations.experts(x, ids, *rest)
+
+    target = dataclasses.replace(
+        llm.pair.target, operations=dataclasses.replace(operations, experts=counting)
+    )
+    llm.pair = dataclasses.replace(llm.pair, target=target)
+    llm.generate("x", SamplingParams(max_new_tokens=1))  # measures
+    read.clear()
+    stats = llm.generate(PROMPT, SamplingParams(max_new_tokens=40)).stats
+    assert len(read) == len(target.layers) * stats.rounds
+    assert sum(read) == len(target.layers) * stats.rows_read
+    assert stats.lengths.keys() == {3} or policy == "hybrid"
 
 
 def test_what_comes_out_cannot_be_changed(llm):

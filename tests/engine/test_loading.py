@@ -28,7 +28,8 @@ def refused(*named, **options):
     ("changes", "named"),
     [
         ({"vocab_size": 300}, ["vocab_size 300", "288"]),
-        ({"block_size": 31}, ["block_size 31", "16 or less"]),
+        ({"vocab_size": 200}, ["vocab_size 200", "288"]),
+        ({"block_size": 32}, ["block_size 32", "16 or less"]),
         ({"block_size": 17}, ["block_size 17", "16 or less"]),
         ({"dflash_config": {"mask_token_id": VOCAB, "target_layer_ids": [0]}}, ["288"]),
         ({"dflash_config": {"target_layer_ids": [0]}}, ["mask_token_id", "missing"]),
@@ -40,7 +41,7 @@ def test_a_drafter_that_does_not_fit_is_refused(tiny_target, tmp_path, changes, 
     refused(*named, model=tiny_target, draft_model=directory)
 
 
-@pytest.mark.parametrize("block", [2, 4, 8, 16])
+@pytest.mark.parametrize("block", [2, 3, 4, 5, 8, 16])
 def test_blocks_of_any_supported_size_decode(tiny_target, tmp_path, block):
     directory = write_drafter(tmp_path / "drafter", block_size=block)
     llm = LLM(tiny_target, draft_model=directory, policy="fixed")

@@ -10,31 +10,18 @@ from functools import cache
 import pytest
 import torch
 
-from hybridspec.engine.loop import Tally, decode
 from hybridspec.kernels.reference.attention import PAGE
-from hybridspec.models.dflash import RING_ROWS
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
 from hybridspec.policy.routing import RoutingCosts
-from tests.decoding import ZURICH, begin, differing, load, plain_ids
+from tests.decoding import ZURICH, Walk, begin, differing, finished, load, scripted
 from tests.tiny import ScriptedDrafter, write_target
-from tests.tolerances import DRAFTER, distance
+from tests.tolerances import distance
 
 pytestmark = pytest.mark.usefixtures("inference")
 
 PROMPTS = {"code": b"def area(r):\n    return", "repetition": ZURICH, "one token": b"x"}
-
-
-class Walk:
-    """Plain decoding of a prompt: ids, and the state after each step."""
-
-    def __init__(self, target, prompt, steps):
-        rounds = begin(target, prompt)
-        self.ids, self.states = [int(rounds.request.anchor)], []
-        for _ in range(steps):
-            self.states.append(deepcopy(rounds.request.target))
-            self.ids += rounds.plain_round().tokens.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +32,6 @@ def walk_of(target):
             return Walk(target, PROMPTS[name], 64)
 
     return of
-
-
-def scripted(target, prompt, ids, *, right=(), rows=16, **kwargs):
-    drafter = ScriptedDrafter(script=ids, prompt=len(prompt), right=list(right))
-    return begin(target, prompt, drafter=drafter, policy=Fixed(rows), **kwargs)
 
 
 @dataclass(frozen=True)
@@ -125,40 +107,18 @@ def test_routing_keeps_and_drops_rows_and_the_text_stays(target, walk_of, name):
     assert len(tally.lengths) >= 2
 
 
-def test_three_hundred_rounds_with_and_without_drafts(tmp_path):
-    """Plain and drafted rounds in random order, of random lengths, with random luck."""
-    target = load(write_target(tmp_path, max_position_embeddings=4096))
-    prompt, dice = PROMPTS["code"], random.Random(0)
-    kinds = [dice.random() < 0.5 for _ in range(300)]
-    right = [dice.choice((0, 0, 1, 2, 3, 15)) for _ in range(sum(kinds))]
-    plain = begin(target, prompt, budget=1800)
-    ids = [int(plain.request.anchor)]
-    ids += [int(plain.plain_round().tokens) for _ in range(sum(right) + 300)]
-    plain = begin(target, prompt, budget=1800)
-    rounds = scripted(target, prompt, ids, right=right, budget=1800)
-    found = ids[:1]
-    for number, is_drafted in enumerate(kinds):
-        rounds.policy = Fixed(dice.choice((1, 2, 3, 5, 8, 16)))
-        outcome = rounds.drafted_round() if is_drafted else rounds.plain_round()
-        found += outcome.tokens.tolist()
-        if number % 25 == 24:
-            while int(plain.request.target.length) < int(rounds.request.target.length):
-                plain.plain_round()
-            assert differing(rounds.request.target, plain.request.target) == []
-    assert found == ids[: len(found)]
-    assert len(found) > 400
-
-
-def test_requests_leave_nothing_behind(target):
+def test_requests_leave_nothing_behind(tmp_path):
     """Three requests with a drafter that is always wrong; then the fourth equals a cold start."""
-    shared = ZURICH[:300]
+    target = load(write_target(tmp_path, max_position_embeddings=1024))
+    shared = ZURICH * 2 + b"x" * (600 - 2 * len(ZURICH))
     for tail in (b"one", b"two", b"three"):
-        ids = plain_ids(target, shared + tail, 25)
-        rounds = scripted(target, shared + tail, ids, right=[0] * 99)
-        found = ids[:1]
-        for _ in range(24):
-            found += rounds.drafted_round().tokens.tolist()
-        assert found == ids
+        walk = Walk(target, shared + tail, 80)
+        rounds = scripted(target, shared + tail, walk.ids, right=[0] * 99, budget=80)
+        ids, reason, tally = finished(rounds)
+        assert (ids, reason) == (walk.ids[:80], "length")
+        assert not any(len(set(ids[i : i + 65])) == 1 for i in range(len(ids) - 64))
+        assert (tally.rounds, tally.drafts_accepted) == (79, 0)
+        assert differing(rounds.request.target, walk.states[79]) == []
     warm = begin(target, shared + b"four")
     cold = begin(load_again(target), shared + b"four")
     for _ in range(24):
@@ -169,41 +129,6 @@ def test_requests_leave_nothing_behind(target):
 def load_again(target):
     """The same weights, copied: whatever hides in the first target is not in this one."""
     return deepcopy(target)
-
-
-def context_of(rounds):
-    """The drafter's keys and values of all committed positions."""
-    state = rounds.request.draft
-    rounds.drafter.inject(state)
-    assert state.injected == int(rounds.request.target.length)
-    return [x[:, :, : state.injected] for x in (state.keys, state.values)]
-
-
-def test_after_a_pause_the_drafter_knows_every_committed_token(target, drafter):
-    prompt, block = b"1, 2, 3, 4, ", 16
-    rested = begin(target, prompt, drafter=drafter)
-    steady = begin(target, prompt, drafter=drafter)
-    for number in range(100):
-        rests = 20 <= number < 60
-        outcome = rested.plain_round() if rests else rested.drafted_round()
-        assert rested.request.draft.waiting_rows() <= RING_ROWS
-        state = rested.request.draft
-        assert state.injected + state.waiting_rows() == int(rested.request.target.length)
-        if number == 60:  # the first draft after the pause is that of a run that never paused
-            while int(steady.request.target.length) < int(rested.request.target.length):
-                steady.drafted_round()
-            assert int(steady.request.target.length) == int(rested.request.target.length)
-            blocks = [drafter.propose(r.request.anchor, r.request.draft) for r in (rested, steady)]
-            assert torch.equal(blocks[0].tokens, blocks[1].tokens)
-            assert torch.allclose(blocks[0].log_odds, blocks[1].log_odds, atol=1e-4)
-            assert len(blocks[0].tokens) == block
-        assert len(outcome.tokens) >= 1
-    while int(steady.request.target.length) < int(rested.request.target.length):
-        steady.drafted_round()
-    for ours, theirs in zip(context_of(rested), context_of(steady), strict=True):
-        common = min(ours.shape[2], theirs.shape[2])
-        assert common >= len(prompt) + 100
-        assert distance(ours[:, :, :common], theirs[:, :, :common]) < DRAFTER
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
@@ -237,18 +162,6 @@ def test_rows_that_are_not_read_fetch_no_expert(tiny_target, walk_of, mode, rows
         assert (flat[:, :end] != 3.0).all()
 
 
-def finished(rounds):
-    """All ids of a request, its reason, and its counts."""
-    tally = Tally()
-    emissions = list(decode(rounds, tally))
-    ids = [i for emission in emissions for i in emission.token_ids]
-    assert all(emission.finish_reason is None for emission in emissions[:-1])
-    assert tally.tokens == len(ids)
-    assert tally.rows_read == sum(rows * count for rows, count in tally.lengths.items())
-    assert tally.drafts_accepted == len(ids) - 1 - tally.rounds
-    return ids, emissions[-1].finish_reason, tally
-
-
 @pytest.mark.parametrize("place", [*range(1, 17), 19, 25, 31, 32, 33])
 @pytest.mark.parametrize("name", ["code", "one token"])
 def test_a_stop_id_ends_the_text_wherever_it_stands(target, walk_of, name, place):
@@ -262,6 +175,23 @@ def test_a_stop_id_ends_the_text_wherever_it_stands(target, walk_of, name, place
     plain = begin(target, prompt, stop_ids=(stop, 999))
     assert finished(plain)[:2] == (want, "stop")
     assert differing(rounds.request.target, plain.request.target) == []
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 9, 16])
+def test_either_of_two_stop_ids_ends_a_block_at_any_place(target, walk_of, rows):
+    walk, prompt = walk_of("code"), PROMPTS["code"]
+    fresh = scripted(target, prompt, walk.ids, rows=rows)
+    for place in range(1, rows + 1):
+        later = walk.ids[place + 1]  # also stops, but stands behind the first
+        want = walk.ids[: min(map(walk.ids.index, (walk.ids[place], later))) + 1]
+        for stops in ((walk.ids[place], later), (later, walk.ids[place])):
+            request = replace(deepcopy(fresh.request), stop_ids=torch.tensor(stops))
+            drafter = ScriptedDrafter(script=walk.ids, prompt=len(prompt))
+            rounds = replace(fresh, request=request, drafter=drafter)
+            ids, reason, tally = finished(rounds)
+            assert (ids, reason) == (want, "stop")
+            assert tally.rounds == -(-(len(want) - 1) // rows)
+            assert differing(rounds.request.target, walk.states[len(want) - 1]) == []
 
 
 def test_a_stop_id_from_the_prompts_own_pass_needs_no_round(target, walk_of):

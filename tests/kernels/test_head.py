@@ -32,6 +32,20 @@ def test_the_lowest_index_wins_a_tie():
     assert float(gaps[0]) == 0
 
 
+@pytest.mark.parametrize("rows", range(1, 17))
+def test_the_lowest_index_wins_whatever_the_number_of_rows(rows):
+    """Small whole numbers: sums are exact in any order, and ties are many."""
+    gen = torch.Generator().manual_seed(rows)
+    x = torch.randint(-1, 2, (rows, D), generator=gen).float()
+    weight = torch.randint(-1, 2, (V, D), generator=gen).float()
+    weight[V // 2 :] = weight[: V - V // 2].clone()  # whoever is best, another is as good
+    tokens, gaps = read_head(x, weight)
+    logits = (x @ weight.T).tolist()
+    assert tokens.tolist() == [row.index(max(row)) for row in logits]
+    assert (gaps == 0).all()
+    assert (tokens < V // 2).all()
+
+
 def test_the_mask_is_never_drafted():
     x, weight = random_head()
     mask = 11

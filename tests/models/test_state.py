@@ -24,7 +24,7 @@ from tests.decoding import (
     read_block,
 )
 from tests.tiny import FAMILIES, VOCAB, write_target
-from tests.tolerances import PREFILL, PREFILL_MEDIAN, ROUTER_GAP, distance
+from tests.tolerances import LOGITS, PREFILL, PREFILL_MEDIAN, ROUTER_GAP, distance
 
 LENGTHS = [1, 2, 3, 5, 8, 16]
 TEXT = b"def walk(tree, depth=0):\n    for node in tree.children:\n        yield depth, node\n"
@@ -68,12 +68,14 @@ def walk_of(target):
 
 @pytest.fixture(scope="module")
 def fresh_of(target, walk_of):
-    """The state after a prefill of a prompt and the first `rows` tokens after it."""
+    """State and next logits after a prefill of a prompt and the first `rows` tokens after it."""
 
     @cache
     def of(name, rows):
         text = [*PROMPTS[name], *walk_of(name).ids[:rows]]
-        return prefilled(target, text), near_ties(target, text)
+        fresh = prefilled(target, text)
+        after = logits_of(target, read_block(target, [65], 1, deepcopy(fresh)))[0]
+        return fresh, after, near_ties(target, text)
 
     return of
 
@@ -168,12 +170,14 @@ def test_every_accepted_prefix_leaves_the_state_of_a_fresh_prefill(
 ):
     walk, reader = walk_of(name), load(tiny_target, mode=mode)
     for kept in range(1, rows + 1):
-        fresh, skipped = fresh_of(name, kept)
+        fresh, after, skipped = fresh_of(name, kept)
         if skipped:
             pytest.skip(f"router near-ties at positions {skipped} of {name!r}")
         state = deepcopy(walk.states[0])
         read_block(reader, block_of(walk.ids, kept - 1), rows, state)
         commit(state, kept)
+        logits = logits_of(reader, read_block(reader, [65], 1, deepcopy(state)))[0]
+        assert (logits - after).abs().max() < LOGITS * max(1.0, float(after.abs().max()))
         ours, theirs = state.committed(), fresh.committed()
         assert ours.pop("length") == theirs.pop("length")
         apart = {tensor: distance(ours[tensor], theirs[tensor]) for tensor in ours}
