@@ -10,6 +10,9 @@ token at its own position, anchor + i. What a drafter computes decides how much 
 what is written.
 
 Format and formulas: the DFlash checkpoints and model code of z-lab (github.com/z-lab/dflash).
+Drafters of the speculators library are the same network; where their layers slide, they were
+trained with a window that ends at the anchor for every row, and run here, as in vLLM, with one that
+moves with the row.
 """
 
 from collections.abc import Generator
@@ -240,9 +243,10 @@ def load_drafter(
 ) -> Drafter:
     """Read a drafter's tensors; raises CheckpointError if they fit neither config nor target."""
     _check_fit(directory, config, target)
-    weights = Weights(directory, device=embedding.device)
+    weights = Weights(directory, device=embedding.device, skip=_TRAINING_ONLY)
     D = config.hidden_size
     with weights.complete():
+        _check_copies(weights, embedding, head)
         return Drafter(
             config=config,
             fc=weights.take("fc.weight", D, D * len(config.target_layer_ids)),
@@ -255,10 +259,25 @@ def load_drafter(
         )
 
 
+_TRAINING_ONLY = ("verifier_lm_head.", "verifier_norm.")
+"""what speculators trains against; older versions saved it too"""
+
+
 def _rotary(config: DraftConfig, positions: int, device: torch.device) -> Tensor:
     if config.yarn is None:
         return rotary_table(config.head_dim, config.rope_theta, positions, device)
     return yarn_table(config.head_dim, config.rope_theta, positions, device, yarn=config.yarn)
+
+
+def _check_copies(weights: Weights, embedding: Tensor, head: Tensor) -> None:
+    """A drafter may carry the target's embedding and head along, but none of its own."""
+    for name, theirs in (("embed_tokens.weight", embedding), ("lm_head.weight", head)):
+        if weights.has(name) and not torch.equal(weights.take(name, *theirs.shape), theirs):
+            raise CheckpointError(
+                f"{weights.directory}: tensor {name!r} is not the target's; a drafter with an "
+                "embedding or head of its own is not supported: give the drafter that was trained "
+                "for this target."
+            )
 
 
 def _check_fit(directory: Path, config: DraftConfig, target: TargetConfig) -> None:

@@ -5,7 +5,8 @@
 Only what the code honours is accepted: a field that would change the result and is not supported is
 refused by name. Fields and their meaning: the configurations of z-lab's DFlash checkpoints, a field
 of `dflash_config` before one of the same name at the root; what a Qwen3 configuration leaves unsaid
-is filled in as Transformers does.
+is filled in as Transformers does. Directories of the speculators library are put into that form
+first (`speculators.py`): their taps count otherwise.
 """
 
 import math
@@ -17,6 +18,7 @@ from hybridspec.core.errors import CheckpointError
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference.rotary import Yarn
 from hybridspec.models.config_fields import Fields, check_multiple
+from hybridspec.models.speculators import in_form_of_zlab
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -55,6 +57,8 @@ class DraftConfig:
     def load(cls, directory: Path) -> "DraftConfig":
         """Read `config.json`; raises CheckpointError that names the field."""
         fields = Fields(directory / "config.json")
+        if "speculators_model_type" in fields.values:
+            fields = in_form_of_zlab(fields)
         architectures = fields.values.get("architectures")
         if architectures != ["DFlashDraftModel"]:
             raise CheckpointError(
