@@ -156,6 +156,8 @@ FAR = torch.cat((torch.arange(300), torch.arange(262144 - 50, 262144)))
         {"mscale": 0.7, "mscale_all_dim": 1.3, "attention_factor": 1.1},
         {"truncate": False},
         {"truncate": True},
+        {"beta_slow": 1e-6},
+        {"beta_slow": 1e-20},
         {"original_max_position_embeddings": 64, "beta_slow": 0.25, "beta_fast": 0.25},
     ],
 )

@@ -234,7 +234,7 @@ def _make_room(state: DraftState, end: int, reach: int) -> None:
     first = max(0, end - reach)
     kept = slice(first - state.first, max(first, state.injected) - state.first)
     for rows in (state.keys, state.values):
-        rows[:, :, : kept.stop - kept.start] = rows[:, :, kept].clone()
+        rows[:, :, : kept.stop - kept.start] = rows[:, :, kept]  # more than `reach` rows lie before
     state.first = first
 
 
