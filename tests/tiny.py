@@ -97,6 +97,41 @@ DRAFTER: dict[str, Any] = {
     "dflash_config": {"mask_token_id": MASK_ID, "target_layer_ids": [0, 2, 3]},
 }
 
+V1: dict[str, Any] = DRAFTER | {
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "max_position_embeddings": 512,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 32,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+    },
+    "layer_types": ["full_attention"] * 3,
+    "use_sliding_window": False,
+    "dflash_config": {"mask_token_id": MASK_ID, "target_layer_ids": [1, 3]},
+}
+"""the first drafter of Qwen3.6-35B-A3B in small: all layers full, YaRN"""
+
+RETRAIN: dict[str, Any] = {name: DRAFTER[name] for name in DRAFTER if name != "block_size"} | {
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 12,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "use_sliding_window": True,
+    "sliding_window": 24,
+    "dflash_config": {
+        "block_size": 16,
+        "mask_token_id": MASK_ID,
+        "target_layer_ids": [0, 1, 2, 3],
+    },
+}
+"""its retrain in small: sliding layers before a full one, more taps"""
+
 
 def write_target(
     directory: Path,
@@ -138,9 +173,11 @@ def write_shards(directory: Path, tensors: dict[str, Tensor], shards: int) -> No
     write_json(directory / "model.safetensors.index.json", {"weight_map": weight_map})
 
 
-def write_drafter(directory: Path, *, seed: int = 1, **changes: Any) -> Path:
-    """A random drafter checkpoint."""
-    config = DRAFTER | changes
+def write_drafter(
+    directory: Path, *, seed: int = 1, shape: dict[str, Any] = DRAFTER, **changes: Any
+) -> Path:
+    """A random drafter checkpoint: DRAFTER, V1, RETRAIN or another shape with changes."""
+    config = shape | changes
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     save_file(drafter_tensors(config, seed), directory / "model.safetensors")
@@ -163,11 +200,15 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def drafter_tensors(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
-    """Random tensors in z-lab's layout."""
+    """Random tensors in the layout of z-lab and of speculators."""
     gen = torch.Generator().manual_seed(seed)
+    if "speculators_model_type" in config:
+        taps = len(config["aux_hidden_state_layer_ids"])
+        config = config["transformer_layer_config"]
+    else:
+        taps = len(config["dflash_config"]["target_layer_ids"])
     hidden, inner, D = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     H, HKV = config["num_attention_heads"], config["num_key_value_heads"]
-    taps = len(config["dflash_config"]["target_layer_ids"])
     shapes = {
         "fc.weight": (hidden, hidden * taps),
         "hidden_norm.weight": (hidden,),

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from hybridspec.kernels.reference.rotary import rotary_table, rotate
+from hybridspec.kernels.reference.rotary import Yarn, rotary_table, rotate, yarn_table
 from tests.tolerances import OPERATION, distance
 
 DIMS, HEAD, THETA = 8, 20, 10000.0
@@ -48,3 +48,17 @@ def test_a_score_depends_on_the_distance_alone():
 
 def test_a_row_of_the_table_does_not_depend_on_its_length():
     assert torch.equal(table(17), table(600)[:17])
+
+
+def test_yarn_keeps_what_turns_often_and_slows_what_turns_rarely():
+    """tests/models/test_draft_config.py holds the whole table against Transformers."""
+    yarn = Yarn(factor=10.0, original_max_position_embeddings=200, beta_fast=20.0, scale=1.5)
+    found = yarn_table(DIMS, THETA, 600, torch.device("cpu"), yarn=yarn)
+    assert torch.equal(found[:, :, 0], 1.5 * table()[:, :, 0])
+    assert torch.allclose(found[::10, :, -1], 1.5 * table()[:60, :, -1], atol=1e-6)
+
+
+def test_yarn_of_factor_one_changes_nothing():
+    yarn = Yarn(factor=1.0, original_max_position_embeddings=600, scale=1.0)
+    found = yarn_table(DIMS, THETA, 600, torch.device("cpu"), yarn=yarn)
+    assert torch.allclose(found, table(), atol=1e-4)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The drafter against its formulas written down a second time, in float64 and without a cache."""
+"""The drafter against its definition (`tests/draft_judge.py`), all layers full."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from hybridspec.core.errors import CheckpointError
 from hybridspec.kernels.reference.head import read_head
@@ -14,6 +13,7 @@ from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.models.dflash import RING_ROWS
 from hybridspec.models.state import TargetState
 from tests.decoding import CPU, TAPS, begin, load, load_draft, logits_of
+from tests.draft_judge import Judge, check_block
 from tests.tiny import MASK_ID, VOCAB, ScriptedDrafter, write_drafter
 from tests.tolerances import DRAFTER, distance
 
@@ -24,74 +24,6 @@ def read(target, tokens):
     state = TargetState.empty(target.config, len(tokens), CPU)
     readings = [target.read_prompt(piece, state) for piece in tokens.split(64)]
     return torch.cat([reading.taps for reading in readings]), readings[-1]
-
-
-class Judge:
-    """DFlash from its definition: context features once, every row sees context and block."""
-
-    def __init__(self, directory, drafter):
-        self.config = drafter.config
-        self.weights = {
-            name: x.double() for name, x in load_file(directory / "model.safetensors").items()
-        }
-        self.embedding, self.head = drafter.embedding.double(), drafter.head.double()
-
-    def context(self, taps):
-        """Keys and values of every layer, [layers, positions, HKV, D] each."""
-        features = self.norm(taps.double() @ self.weights["fc.weight"].T, "hidden_norm")
-        positions = torch.arange(len(taps))
-        pairs = [
-            self.keys_and_values(number, features, positions)
-            for number in range(self.config.num_hidden_layers)
-        ]
-        return tuple(torch.stack(part) for part in zip(*pairs, strict=True))
-
-    def logits(self, taps, anchor):
-        """Of the rows after the anchor, the mask's own left in."""
-        config, start = self.config, len(taps)
-        block = [anchor] + [config.mask_token_id] * (config.block_size - 1)
-        positions = torch.arange(start, start + len(block))
-        keys, values = self.context(taps)
-        x = self.embedding[block]
-        for number in range(config.num_hidden_layers):
-            name = f"layers.{number}"
-            normed = self.norm(x, f"{name}.input_layernorm")
-            q = self.heads(normed, f"{name}.self_attn.q_proj", config.num_attention_heads)
-            q = self.turn(self.norm(q, f"{name}.self_attn.q_norm"), positions)
-            k, v = self.keys_and_values(number, normed, positions)
-            k, v = torch.cat((keys[number], k)), torch.cat((values[number], v))
-            groups = config.num_attention_heads // config.num_key_value_heads
-            k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
-            scores = torch.einsum("qhd,khd->hqk", q, k) / config.head_dim**0.5
-            seen = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
-            x = x + seen @ self.weights[f"{name}.self_attn.o_proj.weight"].T
-            normed = self.norm(x, f"{name}.post_attention_layernorm")
-            gate, up = (
-                normed @ self.weights[f"{name}.mlp.{part}_proj.weight"].T for part in ("gate", "up")
-            )
-            hidden = gate / (1 + torch.exp(-gate)) * up
-            x = x + hidden @ self.weights[f"{name}.mlp.down_proj.weight"].T
-        return self.norm(x, "norm")[1:] @ self.head.T
-
-    def keys_and_values(self, number, x, positions):
-        name, HKV = f"layers.{number}.self_attn", self.config.num_key_value_heads
-        k = self.norm(self.heads(x, f"{name}.k_proj", HKV), f"{name}.k_norm")
-        return self.turn(k, positions), self.heads(x, f"{name}.v_proj", HKV)
-
-    def heads(self, x, name, count):
-        return (x @ self.weights[f"{name}.weight"].T).view(len(x), count, -1)
-
-    def norm(self, x, name):
-        mean = x.square().mean(-1, keepdim=True)
-        return x / (mean + self.config.rms_norm_eps).sqrt() * self.weights[f"{name}.weight"]
-
-    def turn(self, x, positions):
-        half = x.shape[-1] // 2
-        frequency = self.config.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
-        angle = (positions[:, None] * frequency)[:, None]
-        left, right = x[..., :half], x[..., half:]
-        cos, sin = angle.cos(), angle.sin()
-        return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
 def proposed(drafter, taps, anchor):
@@ -112,12 +44,8 @@ def test_drafts_equal_the_definition(target, tmp_path, context, block_size):
     drafter = load_draft(directory, target)
     taps, _ = read(target, TOKENS[:context])
     block = proposed(drafter, taps, 65)
-    logits = Judge(directory, drafter).logits(taps, 65)
-    logits[:, MASK_ID] = -torch.inf
     assert int(block.tokens[0]) == 65
-    assert torch.equal(block.tokens[1:], logits.argmax(-1))
-    p = logits.softmax(-1).amax(-1)
-    assert torch.allclose(block.log_odds.double(), (p / (1 - p)).log(), atol=1e-4)
+    check_block(block, Judge(directory, drafter).logits(taps, 65), MASK_ID)
 
 
 def test_the_anchor_and_every_tap_matter(target, drafter):
