@@ -9,7 +9,7 @@ refused by name. Fields and their meaning: the configurations of z-lab's DFlash 
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.models.config_fields import Fields, check_multiple
 
@@ -43,8 +43,8 @@ class DraftConfig:
         architectures = fields.values.get("architectures")
         if architectures != ["DFlashDraftModel"]:
             raise CheckpointError(
-                f"{fields.path}: architectures {architectures!r} is not a drafter that loads here; "
-                "supported: ['DFlashDraftModel']."
+                f"{fields.path}: architectures {shown(architectures)} is not a drafter that "
+                "loads here; supported: ['DFlashDraftModel']."
             )
         nested = fields.inside("dflash_config") if "dflash_config" in fields.values else fields
         layers = fields.positive("num_hidden_layers")
@@ -63,7 +63,7 @@ class DraftConfig:
             block_size=block,
             mask_token_id=nested.get("mask_token_id", int),
             target_layer_ids=_tap_ids(nested, fields, layers),
-            num_target_layers=fields.values.get("num_target_layers"),
+            num_target_layers=_depth(fields),
         )
         check_multiple(config, "num_attention_heads", "num_key_value_heads", fields.path)
         return config
@@ -93,7 +93,7 @@ def _refuse_unsupported_draft(fields: Fields, nested: Fields, layers: int) -> No
         types = ["full_attention"] * layers
     if types != ["full_attention"] * layers:
         raise CheckpointError(
-            f"{fields.path}: layer_types {types!r} is not supported; "
+            f"{fields.path}: layer_types {shown(types)} is not supported; "
             f"supported: {layers} times 'full_attention'."
         )
 
@@ -107,6 +107,11 @@ def _draft_rope_theta(fields: Fields) -> float:
     return rope.rate("rope_theta")
 
 
+def _depth(fields: Fields) -> int | None:
+    is_given = fields.values.get("num_target_layers") is not None
+    return fields.positive("num_target_layers") if is_given else None
+
+
 def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:
     ids = nested.values.get("target_layer_ids")
     if ids is None:
@@ -117,6 +122,6 @@ def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:
         return tuple(round(1 + i * (depth - 4) / (layers - 1)) for i in range(layers))
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise CheckpointError(
-            f"{fields.path}: target_layer_ids must list layers from 0, got {ids!r}."
+            f"{fields.path}: target_layer_ids must list layers from 0, got {shown(ids)}."
         )
     return tuple(ids)
