@@ -170,7 +170,8 @@ def write_shards(directory: Path, tensors: dict[str, Tensor], shards: int) -> No
     for place, file in enumerate(files):
         save_file({name: tensors[name] for name in names[place::shards]}, directory / file)
     weight_map = {name: files[place % shards] for place, name in enumerate(names)}
-    write_json(directory / "model.safetensors.index.json", {"weight_map": weight_map})
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    write_json(directory / "model.safetensors.index.json", index)
 
 
 def write_drafter(

@@ -6,6 +6,25 @@
 `HybridSpecError` into one sentence and exit code 2.
 """
 
+import reprlib
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxlevel, _SHOWN.maxstring, _SHOWN.maxother = 2, 60, 60
+LONGEST_SHOWN = 80
+LONGEST_QUOTED = 120
+"""characters of a value, and of another library's words, that a message repeats"""
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: a damaged file may hold megabytes where a word belongs."""
+    return shortened(_SHOWN.repr(value), LONGEST_SHOWN)
+
+
+def shortened(text: str, longest: int = LONGEST_QUOTED) -> str:
+    """The start of a text, on one line."""
+    line = " ".join(text[: 2 * longest].split())
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
 
 class HybridSpecError(Exception):
     """Base of all errors that a user can mend."""

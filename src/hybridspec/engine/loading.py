@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from hybridspec.core.errors import CheckpointError, OptionError
+from hybridspec.core.jsonfile import is_there
 from hybridspec.core.options import Mode
 from hybridspec.engine.tokenizer import Tokenizer, first_difference, open_backend
 from hybridspec.models import embedded
@@ -117,7 +118,7 @@ def find(name: str | Path, what: str) -> Path:
 
 def _check_tokenizers(directory: Path, draft_directory: Path) -> None:
     """A drafter may ship a tokenizer; then it must be the target's."""
-    if not (draft_directory / "tokenizer.json").exists():
+    if not is_there(draft_directory / "tokenizer.json"):
         return
     difference = first_difference(open_backend(directory), open_backend(draft_directory))
     if difference is not None:

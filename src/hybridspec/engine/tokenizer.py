@@ -9,7 +9,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shortened
+from hybridspec.core.jsonfile import is_there
 from hybridspec.models.config_fields import read_json, token_ids
 
 log = logging.getLogger("hybridspec")
@@ -77,7 +78,9 @@ def open_backend(directory: Path) -> Backend:
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for every kind of damage
-        raise CheckpointError(f"{path} is not a readable tokenizer: {error}.") from None
+        raise CheckpointError(
+            f"{path} is not a readable tokenizer: {shortened(str(error))}."
+        ) from None
     backend.no_truncation()  # either would change a prompt without a word
     backend.no_padding()
     return backend
@@ -96,10 +99,11 @@ def first_difference(ours: Backend, theirs: Backend) -> str | None:
 def _stop_ids(directory: Path, backend: Backend, eos_in_config: tuple[int, ...]) -> tuple[int, ...]:
     """From generation_config.json, else from the tokenizer, else from config.json."""
     generation = directory / "generation_config.json"
-    if generation.exists():
+    if is_there(generation):
         fields = read_json(generation)
+        ids = token_ids(fields.get("eos_token_id"), generation)
         _announce(fields, generation.name)
-        if ids := token_ids(fields.get("eos_token_id"), generation):
+        if ids:
             return ids
     return _tokenizer_eos(directory, backend) or eos_in_config
 
@@ -134,7 +138,7 @@ _PROCESSING: dict[str, object] = {
 
 def _tokenizer_eos(directory: Path, backend: Backend) -> tuple[int, ...]:
     path = directory / "tokenizer_config.json"
-    if not path.exists():
+    if not is_there(path):
         return ()
     eos: Any = read_json(path).get("eos_token")
     token: Any = eos.get("content") if isinstance(eos, dict) else eos  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

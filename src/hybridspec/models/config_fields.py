@@ -5,12 +5,19 @@
 from pathlib import Path
 from typing import Any
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.core.jsonfile import read_object
 
 LARGEST_SIZE = 1 << 24
-"""more than any size or position count of these families; a larger one is a damaged file"""
-LARGEST_RATE = 1e30
+"""more than any size of these families; a larger one is a damaged file"""
+LARGEST = {
+    "num_hidden_layers": 1 << 10,
+    "head_dim": 1 << 10,
+    "max_position_embeddings": 1 << 20,
+}
+"""of those sizes for which room is made, or time spent, before any tensor's shape is compared"""
+SMALLEST_RATE, LARGEST_RATE = 1e-30, 1e30
+"""what float32 still holds with room to spare, so that neither it nor its inverse is lost"""
 
 
 class Fields:
@@ -33,27 +40,27 @@ class Fields:
             raise CheckpointError(f"{self.path}: field {name!r} is missing.")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise CheckpointError(
-                f"{self.path}: field {name!r} must be of type {kind.__name__}, got {value!r}."
+                f"{self.path}: field {name!r} must be of type {kind.__name__}, got {shown(value)}."
             )
         return value
 
     def positive(self, name: str) -> int:
-        """A size: a whole number from 1 to LARGEST_SIZE."""
-        value = self.get(name, int)
-        if not 1 <= value <= LARGEST_SIZE:
+        """A size: a whole number from 1 to the largest that such a field may hold."""
+        value, largest = self.get(name, int), LARGEST.get(name, LARGEST_SIZE)
+        if not 1 <= value <= largest:
             raise CheckpointError(
-                f"{self.path}: field {name!r} must be from 1 to {LARGEST_SIZE}, "
-                f"got {str(value)[:40]}."
+                f"{self.path}: field {name!r} must be from 1 to {largest}, got {shown(value)}."
             )
         return value
 
     def rate(self, name: str, default: float | None = None) -> float:
-        """A number above 0 that is neither NaN nor infinite."""
+        """A number from SMALLEST_RATE to LARGEST_RATE."""
         value: Any = self.values.get(name, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < LARGEST_RATE:
+        if not is_number or not SMALLEST_RATE <= value <= LARGEST_RATE:
             raise CheckpointError(
-                f"{self.path}: field {name!r} must be a number above 0, got {value!r:.40}."
+                f"{self.path}: field {name!r} must be a number from {SMALLEST_RATE} to "
+                f"{LARGEST_RATE}, got {shown(value)}."
             )
         return float(value)
 
@@ -62,7 +69,7 @@ class Fields:
         value = self.values.get(name)
         if value is not None and value != only:
             raise CheckpointError(
-                f"{self.path}: field {name!r} is {value!r}; only {only!r} is supported."
+                f"{self.path}: field {name!r} is {shown(value)}; only {only!r} is supported."
             )
 
 
@@ -76,7 +83,7 @@ def token_ids(value: object, path: Path) -> tuple[int, ...]:
     ids: list[Any] = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
         raise CheckpointError(
-            f"{path}: eos_token_id must be a token id or a list of them, got {value!r}."
+            f"{path}: eos_token_id must be a token id or a list of them, got {shown(value)}."
         )
     return tuple(ids)
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import Block
 from hybridspec.kernels.reference.experts import gated_mlp
@@ -295,8 +295,9 @@ def _check_fit(directory: Path, config: DraftConfig, target: TargetConfig) -> No
         )
     if not 0 <= config.mask_token_id < target.vocab_size:
         raise CheckpointError(
-            f"drafter {directory} has mask_token_id {config.mask_token_id}, outside the target's "
-            f"vocabulary of {target.vocab_size}; give the drafter that was trained for this target."
+            f"drafter {directory} has mask_token_id {shown(config.mask_token_id)}, outside the "
+            f"target's vocabulary of {target.vocab_size}; "
+            "give the drafter that was trained for this target."
         )
 
 

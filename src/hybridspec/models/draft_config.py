@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference.rotary import Yarn
 from hybridspec.models.config_fields import Fields, check_multiple
@@ -62,8 +62,8 @@ class DraftConfig:
         architectures = fields.values.get("architectures")
         if architectures != ["DFlashDraftModel"]:
             raise CheckpointError(
-                f"{fields.path}: architectures {architectures!r} is not a drafter that loads here; "
-                "supported: ['DFlashDraftModel']."
+                f"{fields.path}: architectures {shown(architectures)} is not a drafter that "
+                "loads here; supported: ['DFlashDraftModel']."
             )
         nested = _nested(fields)
         layers = fields.positive("num_hidden_layers")
@@ -79,7 +79,7 @@ class DraftConfig:
             block_size=_block_size(nested),
             mask_token_id=nested.get("mask_token_id", int),
             target_layer_ids=_tap_ids(nested, fields, layers),
-            num_target_layers=fields.values.get("num_target_layers"),
+            num_target_layers=_depth(fields),
             layer_types=types,
             sliding_window=_window(fields) if SLIDING in types else 0,
             is_causal=_flag(nested, "is_causal"),
@@ -147,8 +147,9 @@ def _refuse_unsupported_draft(fields: Fields, nested: Fields) -> None:
     for name in _OTHER_DRAFTERS:
         if nested.values.get(name):
             raise CheckpointError(
-                f"{fields.path}: field {name!r} is {nested.values[name]!r}, of a drafter whose "
-                "guesses depend on each other (DFlash 2, DSpark); give a DFlash drafter without it."
+                f"{fields.path}: field {name!r} is {shown(nested.values[name])}, of a drafter "
+                "whose guesses depend on each other (DFlash 2, DSpark); give a DFlash drafter "
+                "without it."
             )
 
 
@@ -178,8 +179,8 @@ def _layer_types(fields: Fields, layers: int) -> tuple[str, ...]:
         return tuple(SLIDING if i >= first else FULL for i in range(layers))
     if not isinstance(types, list) or len(types) != layers or not {FULL, SLIDING} >= set(types):
         raise CheckpointError(
-            f"{fields.path}: layer_types {types!r} is not supported; give {layers}, one a layer, "
-            f"each {FULL!r} or {SLIDING!r}."
+            f"{fields.path}: layer_types {shown(types)} is not supported; give {layers}, one a "
+            f"layer, each {FULL!r} or {SLIDING!r}."
         )
     if SLIDING in types and slides is False:
         # Qwen3Config would then run these layers causal but without a window: hardly meant
@@ -207,7 +208,7 @@ def _rotary(fields: Fields) -> tuple[float, Yarn | None]:
     old, new = fields.values.get("rope_scaling"), fields.values.get("rope_parameters")
     if old is not None and new is not None and old != new:
         raise CheckpointError(
-            f"{fields.path}: rope_scaling {old!r} and rope_parameters {new!r} differ; "
+            f"{fields.path}: rope_scaling {shown(old)} and rope_parameters {shown(new)} differ; "
             "leave one of them."
         )
     name = "rope_scaling" if new is None else "rope_parameters"
@@ -215,14 +216,14 @@ def _rotary(fields: Fields) -> tuple[float, Yarn | None]:
     kind = rope.values.get("rope_type", rope.values.get("type", "default"))
     if kind not in ("default", "yarn"):
         raise CheckpointError(
-            f"{fields.path}: {name} has rope_type {kind!r}; supported: 'default', 'yarn'."
+            f"{fields.path}: {name} has rope_type {shown(kind)}; supported: 'default', 'yarn'."
         )
     known = _ROTARY + _OF_PICTURES + (_YARN if kind == "yarn" else ())
     for field in rope.values:
         if field not in known and rope.values[field] is not None:
             raise CheckpointError(
                 f"{fields.path}: field {field!r} in {name} is not supported with rope_type "
-                f"{kind!r}; supported: {', '.join(known)}."
+                f"{shown(kind)}; supported: {', '.join(known)}."
             )
     for level in (fields, rope):
         level.expect("partial_rotary_factor", 1.0)
@@ -268,6 +269,11 @@ def _rate(fields: Fields, name: str, default: float) -> float:
 # taps
 
 
+def _depth(fields: Fields) -> int | None:
+    is_given = fields.values.get("num_target_layers") is not None
+    return fields.positive("num_target_layers") if is_given else None
+
+
 def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:
     ids = nested.values.get("target_layer_ids")
     if ids is None:
@@ -278,6 +284,6 @@ def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:
         return tuple(round(1 + i * (depth - 4) / (layers - 1)) for i in range(layers))
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise CheckpointError(
-            f"{fields.path}: target_layer_ids must list layers from 0, got {ids!r}."
+            f"{fields.path}: target_layer_ids must list layers from 0, got {shown(ids)}."
         )
     return tuple(ids)

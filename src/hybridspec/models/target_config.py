@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.models.config_fields import Fields, check_multiple, token_ids
 
 FAMILIES = {
@@ -83,11 +83,12 @@ class TargetConfig:
         kind = fields.get("model_type", str)
         if kind not in FAMILIES:
             raise CheckpointError(
-                f"{fields.path}: model_type {kind!r} is not supported as a target; "
+                f"{fields.path}: model_type {shown(kind)} is not supported as a target; "
                 f"supported: {', '.join(FAMILIES)} (Gated DeltaNet with mixture of experts)."
             )
         if kind == "qwen3_5_moe":
             fields = fields.inside("text_config")
+            fields.expect("model_type", "qwen3_5_moe_text")
         family = FAMILIES[kind]
         for name, only in (_TARGET_ONLY | _FAMILY_ONLY[family]).items():
             fields.expect(name, only)
@@ -154,12 +155,12 @@ def _target_layer_types(fields: Fields) -> tuple[str, ...]:
         ]
     if not isinstance(types, list) or len(types) != layers:
         raise CheckpointError(
-            f"{fields.path}: layer_types must list {layers} layers, got {types!r}."
+            f"{fields.path}: layer_types must list {layers} layers, got {shown(types)}."
         )
     for name in types:
         if name not in ("linear_attention", "full_attention"):
             raise CheckpointError(
-                f"{fields.path}: layer type {name!r} is not supported; "
+                f"{fields.path}: layer type {shown(name)} is not supported; "
                 "supported: 'linear_attention', 'full_attention'."
             )
     return tuple(types)
@@ -176,7 +177,8 @@ def _rope(fields: Fields) -> tuple[float, float]:
     kind = inside.get("rope_type", inside.get("type", "default"))
     if kind != "default":
         raise CheckpointError(
-            f"{fields.path}: field {name!r} has rope_type {kind!r}; only 'default' is supported."
+            f"{fields.path}: field {name!r} has rope_type {shown(kind)}; "
+            "only 'default' is supported."
         )
     found = Fields(fields.path, fields.values | inside)
     if "rope_theta" not in found.values:
@@ -196,13 +198,13 @@ def _routed_layers(fields: Fields) -> tuple[bool, ...]:
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < layers:
             raise CheckpointError(
                 f"{fields.path}: mlp_only_layers must list layers from 0 to {layers - 1}, "
-                f"got {number!r}."
+                f"got {shown(number)}."
             )
     routed = tuple((i + 1) % step == 0 and i not in plain for i in range(layers))
     if not any(routed):
         raise CheckpointError(
-            f"{fields.path}: mlp_only_layers {plain} and decoder_sparse_step {step} leave none of "
-            f"{layers} layers with a router; dense models are not supported."
+            f"{fields.path}: mlp_only_layers {shown(plain)} and decoder_sparse_step {step} leave "
+            f"none of {layers} layers with a router; dense models are not supported."
         )
     return routed
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.rotary import rotary_table
@@ -52,7 +52,7 @@ def load_target(
         return Target(
             config=config,
             operations=operations,
-            taps=_checked_taps(taps, config),
+            taps=_checked_taps(taps, config, directory),
             embedding=embedding,
             layers=_take_layers(weights, config, prefix),
             norm=1 + weights.take(f"{prefix}norm.weight", D),
@@ -66,12 +66,12 @@ def load_target(
         )
 
 
-def _checked_taps(taps: tuple[int, ...], config: TargetConfig) -> tuple[int, ...]:
+def _checked_taps(taps: tuple[int, ...], config: TargetConfig, directory: Path) -> tuple[int, ...]:
     layers = len(config.layer_types)
     for tap in taps:
-        if tap >= layers:
+        if not 0 <= tap < layers:
             raise CheckpointError(
-                f"the drafter taps layer {tap}, but the target has layers 0 to {layers - 1}; "
+                f"the drafter taps layer {tap}, but {directory} has layers 0 to {layers - 1}; "
                 "give the drafter that was trained for this target."
             )
     return taps
@@ -156,6 +156,7 @@ def _take_mlp(weights: Weights, config: TargetConfig, name: str) -> Mlp:
 
 def _take_moe(weights: Weights, config: TargetConfig, name: str) -> Moe:
     D, S = config.hidden_size, config.shared_expert_intermediate_size
+    router = weights.take(f"{name}gate.weight", config.num_experts, D)
     gate_up, down = _take_experts(weights, config, f"{name}experts.")
     shared = [
         weights.take(f"{name}shared_expert.gate_proj.weight", S, D),
@@ -163,7 +164,7 @@ def _take_moe(weights: Weights, config: TargetConfig, name: str) -> Moe:
         weights.take(f"{name}shared_expert_gate.weight", 1, D),
     ]
     return Moe(
-        router=weights.take(f"{name}gate.weight", config.num_experts, D),
+        router=router,
         gate_up=gate_up,
         down=down,
         shared_in=torch.cat(shared),
@@ -188,6 +189,7 @@ def _take_experts(weights: Weights, config: TargetConfig, name: str) -> tuple[Te
         gate_up = weights.take(f"{name}gate_up_proj{end}", E, 2 * inner, D)
         down = weights.take(f"{name}down_proj{end}", E, D, inner)
         return gate_up, down.transpose(0, 1).contiguous()
+    weights.compare(f"{name}0.gate_proj.weight", inner, D)
     gate_up = torch.empty(E, 2 * inner, D, dtype=torch.float32, device=weights.device)
     down = torch.empty(D, E, inner, dtype=torch.float32, device=weights.device)
     for expert in range(E):  # into place one by one: no second copy of a layer
@@ -208,6 +210,6 @@ def _expert_layout(weights: Weights, name: str) -> str:
         first, second, *_ = found.values()
         raise CheckpointError(
             f"{weights.directory}: a layer's experts are stored in two ways, "
-            f"{first!r} and {second!r}; the checkpoint is a mixture of two."
+            f"{shown(first)} and {shown(second)}; the checkpoint is a mixture of two."
         )
     return next(iter(found), "fused")

@@ -12,6 +12,7 @@ when it is told `dtype=bfloat16`: it then rounds them too, which moves a decay's
 most |A_log| 2^-8 of itself. Loaded with `dtype=float32` it computes with the same numbers.
 """
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +22,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shortened, shown
+from hybridspec.core.jsonfile import is_there
 from hybridspec.models.config_fields import read_json
 
+FILE_NAME = re.compile(r"[\w.+-]{1,200}\.safetensors", re.ASCII)
+"""a shard's name: no way out of the directory, and nothing that a file system does not take"""
 LOADED_DTYPES = ("BF16", "F16", "F32")
 """dtypes, in safetensors' words, that weights may have"""
 
@@ -48,19 +52,25 @@ class Weights:
         """Names that start with `prefix`, in order."""
         return sorted(name for name in self._files if name.startswith(prefix))
 
-    def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor `name` in float32; raises CheckpointError unless it has this shape."""
+    def compare(self, name: str, *shape: int) -> None:
+        """Raise CheckpointError unless `name` is there in this shape; reads no number."""
         if name not in self._left:
             raise CheckpointError(f"{self.directory}: tensor {name!r} is missing.")
+        file, path = self._files[name]
+        stored = tuple(file.get_slice(name).get_shape())
+        if stored != shape:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} has shape {shown(stored)}, "
+                f"the configuration needs {shape}."
+            )
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """The tensor `name` in float32; raises CheckpointError unless it has this shape."""
+        self.compare(name, *shape)
         self._left.remove(name)
         file, path = self._files[name]
         try:
-            found = file.get_slice(name)
-            stored, kind = tuple(found.get_shape()), found.get_dtype()
-            if stored != shape:
-                raise CheckpointError(
-                    f"{path}: tensor {name!r} has shape {stored}, the configuration needs {shape}."
-                )
+            kind = file.get_slice(name).get_dtype()
             if kind not in LOADED_DTYPES:
                 raise CheckpointError(
                     f"{path}: tensor {name!r} is stored as {kind}; "
@@ -68,7 +78,9 @@ class Weights:
                 )
             tensor = file.get_tensor(name).to(self.device, torch.float32)
         except SafetensorError as error:
-            raise CheckpointError(f"{path}: tensor {name!r} cannot be read: {error}.") from None
+            raise CheckpointError(
+                f"{path}: tensor {name!r} cannot be read: {shortened(str(error))}."
+            ) from None
         if not tensor.isfinite().all():
             raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers.")
         return tensor
@@ -80,7 +92,7 @@ class Weights:
         if self._left:
             names = sorted(self._left)
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise CheckpointError(f"{self.directory}: unknown tensor {names[0]!r}{more}.")
+            raise CheckpointError(f"{self.directory}: unknown tensor {shown(names[0])}{more}.")
 
 
 def require_directory(path: Path, what: str) -> Path:
@@ -95,26 +107,44 @@ def require_directory(path: Path, what: str) -> Path:
 
 def _open_shards(directory: Path) -> dict[str, tuple[Any, Path]]:
     index = directory / "model.safetensors.index.json"
-    if index.exists():
-        listed = read_json(index).get("weight_map")
-        if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
-            raise CheckpointError(f"{index}: field 'weight_map' must map tensor names to files.")
-        paths = [directory / name for name in sorted(set(listed.values()))]
-    else:
-        listed, paths = None, [directory / "model.safetensors"]
+    listed = _weight_map(index) if is_there(index) else None
+    names = ["model.safetensors"] if listed is None else sorted(set(listed.values()))
+    if names != ["model.safetensors"] and is_there(directory / "model.safetensors"):
+        # Transformers reads the one file then, whatever the index says
+        raise CheckpointError(
+            f"{directory} holds model.safetensors beside {index.name}, which lists other files; "
+            "remove the one that is not the checkpoint's."
+        )
+    paths = [directory / name for name in names]
     files: dict[str, tuple[Any, Path]] = {}
     for path in paths:
         file = _open(path)
         for name in file.keys():  # noqa: SIM118 (a safetensors file is no mapping)
             if name in files:
-                raise CheckpointError(f"{path}: tensor {name!r} is also in {files[name][1].name}.")
+                raise CheckpointError(
+                    f"{path}: tensor {shown(name)} is also in {files[name][1].name}."
+                )
             files[name] = (file, path)
     if listed is not None:
         for name in sorted(listed.keys() ^ files.keys()):
             raise CheckpointError(
-                f"{index}: tensor {name!r} is in the index or in a shard, not in both."
+                f"{index}: tensor {shown(name)} is in the index or in a shard, not in both."
             )
     return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """File of each tensor; only names of files that stand beside the index."""
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise CheckpointError(f"{index}: field 'weight_map' must map tensor names to files.")
+    for file in listed.values():
+        if not isinstance(file, str) or not FILE_NAME.fullmatch(file):
+            raise CheckpointError(
+                f"{index}: field 'weight_map' must name .safetensors files beside the index, "
+                f"got {shown(file)}."
+            )
+    return listed
 
 
 def _open(path: Path) -> Any:
@@ -124,4 +154,6 @@ def _open(path: Path) -> Any:
         state = "cannot be read" if path.exists() else "does not exist"
         raise CheckpointError(f"{path} {state}; the checkpoint is incomplete.") from None
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file: {error}.") from None
+        raise CheckpointError(
+            f"{path} is not a readable safetensors file: {shortened(str(error))}."
+        ) from None
