@@ -55,7 +55,9 @@ class Fuzz:
         judge = self.of_target if name in TARGETS else self.of_drafter
         try:
             wrong = judge(directory)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a panic of tokenizers or safetensors is no Exception
             wrong = f"{type(error).__name__}: {error}"
         wrong = wrong or self.of_log()
         return f"{kind} {seed}, {name}: {' '.join(wrong.split())[:400]}" if wrong else ""
