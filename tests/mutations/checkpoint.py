@@ -161,6 +161,22 @@ DRAFTERS: dict[str, Json] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
         "dflash_config": _HEART | {"block_size": 8},
     },
+    "stretched drafter": _DRAFT
+    | {
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+        },
+        "dflash_config": _HEART,
+    },
+    "sliding drafter": _DRAFT
+    | {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "dflash_config": _HEART,
+    },
 }
 
 

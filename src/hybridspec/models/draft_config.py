@@ -78,8 +78,8 @@ class DraftConfig:
             rms_norm_eps=fields.rate("rms_norm_eps", 1e-6),
             block_size=_block_size(nested),
             mask_token_id=nested.get("mask_token_id", int),
-            target_layer_ids=_tap_ids(nested, fields, layers),
-            num_target_layers=_depth(fields),
+            target_layer_ids=_tap_ids(nested, layers),
+            num_target_layers=_depth(nested),
             layer_types=types,
             sliding_window=_window(fields) if SLIDING in types else 0,
             is_causal=_flag(nested, "is_causal"),
@@ -274,16 +274,16 @@ def _depth(fields: Fields) -> int | None:
     return fields.positive("num_target_layers") if is_given else None
 
 
-def _tap_ids(nested: Fields, fields: Fields, layers: int) -> tuple[int, ...]:
+def _tap_ids(nested: Fields, layers: int) -> tuple[int, ...]:
     ids = nested.values.get("target_layer_ids")
     if ids is None:
         # the default of z-lab's checkpoints: evenly from the second layer to the third from the end
-        depth = fields.positive("num_target_layers")
+        depth = nested.positive("num_target_layers")
         if layers == 1:
             return (depth // 2,)
         return tuple(round(1 + i * (depth - 4) / (layers - 1)) for i in range(layers))
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise CheckpointError(
-            f"{fields.path}: target_layer_ids must list layers from 0, got {shown(ids)}."
+            f"{nested.path}: target_layer_ids must list layers from 0, got {shown(ids)}."
         )
     return tuple(ids)
