@@ -89,6 +89,8 @@ class TargetConfig:
         if kind == "qwen3_5_moe":
             fields = fields.inside("text_config")
             fields.expect("model_type", "qwen3_5_moe_text")
+        else:  # nothing in it would be read
+            fields.expect("text_config", None)
         family = FAMILIES[kind]
         for name, only in (_TARGET_ONLY | _FAMILY_ONLY[family]).items():
             fields.expect(name, only)
