@@ -301,6 +301,13 @@ def test_default_taps_are_those_of_the_published_drafters(tmp_path, layers, dept
     assert drafter(tmp_path, values | {"num_hidden_layers": 1}).target_layer_ids == (depth // 2,)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_target_too_shallow_for_the_default_taps_is_named(tmp_path, depth):
+    options = without(DRAFT_OPTIONS, "target_layer_ids")
+    with pytest.raises(CheckpointError, match=f"'target_layer_ids' is missing, .* {depth} layers"):
+        drafter(tmp_path, DRAFTER | {"num_target_layers": depth, "dflash_config": options})
+
+
 @pytest.mark.parametrize("block", [2, 4, 8, 15, 16])
 def test_blocks_up_to_sixteen_rows_are_taken(tmp_path, block):
     assert drafter(tmp_path, DRAFTER | {"block_size": block}).block_size == block

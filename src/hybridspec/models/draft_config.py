@@ -281,6 +281,11 @@ def _tap_ids(nested: Fields, layers: int) -> tuple[int, ...]:
         depth = nested.positive("num_target_layers")
         if layers == 1:
             return (depth // 2,)
+        if depth < 4:
+            raise CheckpointError(
+                f"{nested.path}: field 'target_layer_ids' is missing, and a target of {depth} "
+                "layers is too shallow for the usual taps; list the layers that are tapped."
+            )
         return tuple(round(1 + i * (depth - 4) / (layers - 1)) for i in range(layers))
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise CheckpointError(
