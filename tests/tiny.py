@@ -274,3 +274,22 @@ class ScriptedDrafter:
             drafts[right] = (drafts[right] + self.wrong) % VOCAB
         tokens = torch.tensor([int(anchor), *drafts])
         return Block(tokens=tokens, log_odds=torch.zeros(self.block_size - 1))
+
+
+class SteeredDrafter(ScriptedDrafter):
+    """Proposes by script, beside a real drafter that reads and drafts as ever."""
+
+    real: Any = None
+
+    def empty_state(self, positions: int) -> DraftState:
+        """The real drafter's."""
+        return self.real.empty_state(positions)
+
+    def take(self, taps: Tensor, state: DraftState) -> None:
+        """For the real drafter."""
+        self.real.take(taps, state)
+
+    def propose(self, anchor: Tensor, state: DraftState) -> Block:
+        """By script; the real drafter writes the rows of a block that may be rejected in part."""
+        self.real.propose(anchor, state)
+        return super().propose(anchor, state)

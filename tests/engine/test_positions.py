@@ -14,7 +14,7 @@ from hybridspec.models import dflash
 from hybridspec.models import target as target_module
 from hybridspec.policy.policy import Fixed
 from tests.decoding import ZURICH, Walk, begin, differing, finished, load, load_draft
-from tests.tiny import ScriptedDrafter, write_target
+from tests.tiny import ScriptedDrafter, SteeredDrafter, write_target
 
 pytestmark = pytest.mark.usefixtures("inference")
 
@@ -41,22 +41,6 @@ def test_blocks_of_any_size_decode_at_odd_contexts(tmp_path, tiny_drafter, conte
             assert differing(request.target, walk.states[40]) == []
 
 
-class Steered(ScriptedDrafter):
-    """Drafts by script, beside a real drafter that reads and drafts as ever."""
-
-    real = None
-
-    def empty_state(self, positions):
-        return self.real.empty_state(positions)
-
-    def take(self, taps, state):
-        self.real.take(taps, state)
-
-    def propose(self, anchor, state):
-        self.real.propose(anchor, state)
-        return super().propose(anchor, state)
-
-
 @contextmanager
 def places(module) -> Iterator[list[tuple[int, int]]]:
     """First position and number of the rows of each forward in a module, by their rotary angles."""
@@ -74,7 +58,7 @@ def test_every_forward_stands_where_the_last_committed_row_ended(target, drafter
     """Whatever is accepted, target and drafter go on at the committed length, without a gap."""
     prompt = b"def area(r):\n    return"
     walk = Walk(target, prompt, 48)
-    steered = Steered(script=walk.ids, prompt=len(prompt))
+    steered = SteeredDrafter(script=walk.ids, prompt=len(prompt))
     steered.real = drafter
     fresh = begin(target, prompt, drafter=steered)
     for accepted in range(16):

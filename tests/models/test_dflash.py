@@ -14,7 +14,7 @@ from hybridspec.models.dflash import RING_ROWS
 from hybridspec.models.state import TargetState
 from tests.decoding import CPU, TAPS, begin, load, load_draft, logits_of
 from tests.draft_judge import Judge, check_block
-from tests.tiny import MASK_ID, VOCAB, ScriptedDrafter, write_drafter
+from tests.tiny import MASK_ID, VOCAB, SteeredDrafter, write_drafter
 from tests.tolerances import DRAFTER, distance
 
 TOKENS = torch.randint(VOCAB, (100,), generator=torch.Generator().manual_seed(5))
@@ -89,28 +89,14 @@ def test_injection_in_pieces_is_injection_at_once(tiny_drafter, target, drafter,
         assert distance(found, want) < DRAFTER
 
 
-class Both(ScriptedDrafter):
-    """Proposes by script, but keeps the real drafter's context, and drafts into it."""
-
-    real = None
-
-    def empty_state(self, positions):
-        return self.real.empty_state(positions)
-
-    def take(self, taps, state):
-        self.real.take(taps, state)
-
-    def propose(self, anchor, state):
-        self.real.propose(anchor, state)  # writes rows of a block that will be rejected in part
-        return super().propose(anchor, state)
-
-
 def test_after_rejections_the_context_has_no_gap(tiny_drafter, target, drafter):
     prompt = b"import os\n"
     plain = begin(target, prompt)
     ids = [int(plain.request.anchor)]
     ids += [int(plain.plain_round().tokens) for _ in range(100)]
-    scripted = Both(script=ids, prompt=len(prompt), right=[0, 3, 0, 15, 1, 7, 0, 0, 2, 14, 5])
+    scripted = SteeredDrafter(
+        script=ids, prompt=len(prompt), right=[0, 3, 0, 15, 1, 7, 0, 0, 2, 14, 5]
+    )
     scripted.real = drafter
     rounds = begin(target, prompt, drafter=scripted)
     for _ in range(11):
