@@ -244,6 +244,8 @@ def test_layer_kinds_follow_as_in_transformers(tmp_path, flag, first, window):
         ({"layer_types": [SLIDING] * 5}, ["layer_types", "6"]),
         ({"layer_types": [SLIDING] * 5 + ["chunked_attention"]}, ["chunked_attention"]),
         ({"layer_types": SLIDING}, ["layer_types"]),
+        ({"layer_types": [[SLIDING]] * 6}, ["layer_types"]),
+        ({"layer_types": [{}] * 6}, ["layer_types"]),
         ({"use_sliding_window": False}, ["use_sliding_window", "false", "true"]),
         ({"use_sliding_window": "yes"}, ["use_sliding_window", "yes"]),
         ({"sliding_window": None}, ["sliding_window", "missing"]),

@@ -177,11 +177,16 @@ def _layer_types(fields: Fields, layers: int) -> tuple[str, ...]:
     if types is None:
         first = fields.get("max_window_layers", int, 28) if slides else layers
         return tuple(SLIDING if i >= first else FULL for i in range(layers))
-    if not isinstance(types, list) or len(types) != layers or not {FULL, SLIDING} >= set(types):
+    if not isinstance(types, list) or len(types) != layers:
         raise CheckpointError(
-            f"{fields.path}: layer_types {shown(types)} is not supported; give {layers}, one a "
-            f"layer, each {FULL!r} or {SLIDING!r}."
+            f"{fields.path}: layer_types must list {layers} layers, got {shown(types)}."
         )
+    for kind in types:
+        if kind not in (FULL, SLIDING):
+            raise CheckpointError(
+                f"{fields.path}: layer_types has {shown(kind)}, which is not supported; "
+                f"supported: {FULL!r}, {SLIDING!r}."
+            )
     if SLIDING in types and slides is False:
         # Qwen3Config would then run these layers causal but without a window: hardly meant
         raise CheckpointError(
