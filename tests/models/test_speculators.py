@@ -166,6 +166,14 @@ def test_a_rotary_embedding_from_a_target_with_pictures_turns_text_alike(tmp_pat
         ({"transformer_layer_config": LAYERS | {"is_causal": True}}, ["is_causal", "True"]),
         ({"transformer_layer_config": LAYERS | {"hidden_act": "relu"}}, ["hidden_act", "relu"]),
         ({"transformer_layer_config": LAYERS | {"num_hidden_layers": 3}}, ["layer_types", "3"]),
+        (
+            {
+                "sliding_window_non_causal": None,
+                "transformer_layer_config": LAYERS
+                | {"layer_types": 5, "use_sliding_window": False},
+            },
+            ["layer_types", "5"],
+        ),
     ],
 )
 def test_another_network_is_named(tmp_path, changes, named):
@@ -173,6 +181,16 @@ def test_another_network_is_named(tmp_path, changes, named):
         config(tmp_path, **changes)
     for words in (*named, str(tmp_path / "config.json")):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"aux_hidden_state_layer_ids": [0] * 5000}, {"layer_types": [FULL] * 5000}],
+)
+def test_a_list_of_thousands_is_not_repeated(tmp_path, changes):
+    with pytest.raises(CheckpointError) as caught:
+        config(tmp_path, **changes)
+    assert len(str(caught.value)) < 400 + len(str(tmp_path))
 
 
 def with_tensors(directory, more):

@@ -13,7 +13,7 @@ Format: speculators 0.9.0 (github.com/vllm-project/speculators, `models/dflash/c
 
 from typing import Any
 
-from hybridspec.core.errors import CheckpointError
+from hybridspec.core.errors import CheckpointError, shown
 from hybridspec.models.config_fields import Fields
 
 _LAYER_FIELDS = ("layer_types", "use_sliding_window", "sliding_window", "max_window_layers")
@@ -65,8 +65,9 @@ def _beside(fields: Fields, layers: Fields) -> dict[str, Any]:
             continue
         if inside is not None and inside != outside:
             raise CheckpointError(
-                f"{fields.path}: field {name!r} is {outside!r} at the root and {inside!r} in "
-                "transformer_layer_config; leave the one that the drafter was trained with."
+                f"{fields.path}: field {name!r} is {shown(outside)} at the root and "
+                f"{shown(inside)} in transformer_layer_config; leave the one that the drafter "
+                "was trained with."
             )
         found[name] = outside
     return found
@@ -78,7 +79,7 @@ def _taps(fields: Fields) -> list[int]:
     if not ids or not all(type(i) is int and i >= 1 for i in ids):
         raise CheckpointError(
             f"{fields.path}: {name} must list layers from 1 (1 is what comes out of the first "
-            f"layer), got {ids!r}; what goes into the first layer cannot be tapped."
+            f"layer), got {shown(ids)}; what goes into the first layer cannot be tapped."
         )
     return [i - 1 for i in ids]
 
@@ -88,7 +89,9 @@ def _is_causal(fields: Fields, values: dict[str, Any]) -> bool | None:
     name = "sliding_window_non_causal"
     if fields.values.get(name) is not None:
         return False if fields.get(name, bool) else None
-    if "sliding_attention" in (values.get("layer_types") or ()) or values.get("use_sliding_window"):
+    types = values.get("layer_types")
+    slides = isinstance(types, list) and "sliding_attention" in types
+    if slides or values.get("use_sliding_window"):
         # the library's default is false, that of vLLM true
         raise CheckpointError(
             f"{fields.path}: field {name!r} is missing, but layers slide; set it to false if they "
