@@ -124,6 +124,12 @@ def test_the_35b_shape_parses_nested_and_flat(tmp_path, values):
     assert not config.tie_word_embeddings
 
 
+def test_a_quantization_config_beside_the_text_model_is_named(tmp_path):
+    """Where official files have it; on bf16 weights nothing else would refuse it."""
+    with pytest.raises(CheckpointError, match="quantization_config"):
+        target(tmp_path, OFFICIAL | {"quantization_config": {"quant_method": "bitsandbytes"}})
+
+
 def test_qwen3_coder_next_parses(tmp_path):
     config = target(tmp_path, CODER_NEXT)
     assert config.family == "qwen3_next"

@@ -142,6 +142,7 @@ def _nested(fields: Fields) -> Fields:
 def _refuse_unsupported_draft(fields: Fields, nested: Fields) -> None:
     fields.expect("hidden_act", "silu")
     fields.expect("attention_bias", False)
+    fields.expect("quantization_config", None)
     for name in ("output_multiplier", "final_logit_softcapping", "input_embedding_scale"):
         nested.expect(name, None)
     for name in _OTHER_DRAFTERS:

@@ -86,6 +86,7 @@ class TargetConfig:
                 f"{fields.path}: model_type {shown(kind)} is not supported as a target; "
                 f"supported: {', '.join(FAMILIES)} (Gated DeltaNet with mixture of experts)."
             )
+        fields.expect("quantization_config", None)
         if kind == "qwen3_5_moe":
             fields = fields.inside("text_config")
             fields.expect("model_type", "qwen3_5_moe_text")
