@@ -252,6 +252,7 @@ def test_layer_kinds_follow_as_in_transformers(tmp_path, flag, first, window):
         ({"sliding_window": 0}, ["sliding_window", "0"]),
         ({"sliding_window": True}, ["sliding_window", "True"]),
         ({"is_causal": "no"}, ["is_causal", "no"]),
+        ({"head_dim": 127}, ["head_dim 127", "odd"]),
         ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config", "fp8"]),
         ({"dflash_config": [1]}, ["dflash_config", "[1]"]),
         ({"markov_rank": 256}, ["markov_rank", "256", "DSpark"]),

@@ -85,6 +85,11 @@ class DraftConfig:
             is_causal=_flag(nested, "is_causal"),
         )
         check_multiple(config, "num_attention_heads", "num_key_value_heads", fields.path)
+        if config.head_dim % 2:
+            raise CheckpointError(
+                f"{fields.path}: head_dim {config.head_dim} is odd; the rotary embedding turns "
+                "dimensions in pairs."
+            )
         return config
 
     def causal(self, kind: str) -> bool:
