@@ -4,9 +4,10 @@
 
 While drafted rounds save time, all rounds draft. When the last MEMORY of them lost time against
 plain steps, drafting rests; now and then a round drafts as a probe, as often as PROBE_SHARE of the
-plain steps' time pays for. A probe that saves time starts a trial, which costs at most TRIAL rounds
-if it was luck, and those are paid off too before the next probe. So on text that no draft fits, and
-with a drafter that fits no text, the loss stays near PROBE_SHARE.
+plain steps' time pays for. A probe that saves time starts a trial: from TRIAL rounds on, drafting
+rests again as soon as the last MEMORY of them together lost time, and all that they lost is paid
+off before the next probe. So on text that no draft fits, and with a drafter that fits no text, the
+loss stays near PROBE_SHARE.
 """
 
 from collections import deque
