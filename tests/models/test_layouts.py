@@ -145,7 +145,7 @@ def test_tensors_under_two_prefixes_are_refused(tmp_path):
 
 
 def test_norms_that_a_conversion_has_shifted_are_not_shifted_again(tmp_path):
-    """Bug 29: MLX adds 1 to the norms and turns the convolution, by which it is told and refused.
+    """MLX adds 1 to the norms and turns the convolution, by which it is told and refused.
 
     Loaded, its norms would be 1 too large and nothing else would show it.
     """
@@ -158,7 +158,7 @@ def test_norms_that_a_conversion_has_shifted_are_not_shifted_again(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("prefix", PREFIXES[:2])
 def test_what_transformers_saves_again_reads_the_same(tmp_path, family, prefix):
-    """Bug 29: norms are stored as they were and shifted once, whatever layout it saves."""
+    """Norms are stored as they were and shifted once, whatever layout it saves."""
     from transformers import AutoModelForCausalLM
 
     changes = {"mlp_only_layers": [0]} if family == "qwen3_next" else {}

@@ -165,7 +165,7 @@ def test_any_split_into_prompt_and_blocks_reads_what_transformers_reads(
 
 
 def test_one_token_after_a_prompt_of_any_length_reads_what_transformers_reads(split_checkpoint):
-    """Bug 15 of the catalogue: lengths across the chunk of 64 and the page of 128."""
+    """Lengths across the chunk of 64 and the page of 128."""
     directory, want = split_checkpoint
     target, text = load_tapped(directory), TOKENS.tolist()
     walked = prefilled(target, text[:1], room=200)

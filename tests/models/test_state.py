@@ -133,7 +133,7 @@ def test_layers_may_stand_in_any_order(tmp_path, kinds):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("heads", [(2, 6, 16, 24), (3, 3, 8, 20), (1, 4, 20, 8), (4, 4, 16, 16)])
 def test_a_state_moves_whole_whatever_its_heads_and_widths(tmp_path, family, heads):
-    """Bug 8: counts of one kind taken for those of another, where heads or widths differ."""
+    """Counts of one kind taken for those of another, where heads or widths differ."""
     names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
     sizes = {f"linear_{name}": size for name, size in zip(names, heads, strict=True)}
     target = load(write_target(tmp_path, family=family, **sizes))
