@@ -54,7 +54,8 @@ def tables(tmp_path, monkeypatch):
         key = json.loads(found.read_text(encoding="utf-8"))["key"]
         paths = {"latency": tmp_path / "latency.json", "acceptance": tmp_path / "acceptance.json"}
         content = {
-            "latency": {"seconds": seconds, "plain": {c: row[0] for c, row in seconds.items()}},
+            # a plain step costs more than any round: drafting never rests, whatever is accepted
+            "latency": {"seconds": seconds, "plain": dict.fromkeys(seconds, 9.0)},
             "acceptance": {"slope": slope, "intercepts": [intercept] * 15},
         }
         for name, path in paths.items():
@@ -93,6 +94,7 @@ def test_hybrid_writes_what_plain_writes_at_any_length(tiny_names, tables, plain
     ids, completions = ids_of(LLM(**tiny_names, policy="hybrid", **paths))
     assert ids == plain
     lengths = {rows for c in completions for rows in c.stats.lengths}
+    assert all(c.stats.rounds_drafted == c.stats.rounds for c in completions)
     assert len(lengths) >= 5
     assert lengths <= set(range(1, 17))
 
