@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hybridspec.core.records import Block, Routed, Verdict
 from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.drafting import MEMORY, PROBE_SHARE
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import RATE_MEMORY, Fixed, Hybrid
 from hybridspec.policy.routing import NewExperts, RoutingCosts, extra_seconds
@@ -179,3 +180,21 @@ def test_fixed_never_changes_its_mind(rows):
     assert int(policy.correct(routed([[0]] * 16), survival, chosen, chosen)) == rows
     policy.learn(chosen, verdict(0))
     assert int(policy.choose(survival, 0)) == rows
+
+
+def test_a_plain_step_is_taken_at_the_context_of_its_round():
+    seconds = {0: [3.0] * BLOCK, 100: [3.0] * BLOCK}
+    policy = Hybrid(
+        acceptance=Acceptance.uninformed(BLOCK - 1),
+        latency=Latency.measured(seconds, plain={0: 5.0, 100: 1.0}),
+    )
+    for _ in range(MEMORY):
+        assert policy.wants_drafts()
+        policy.choose(falling(0), 100)
+        policy.learn(count(1), verdict(0))
+    assert not policy.wants_drafts()
+    steps = 0
+    while not policy.wants_drafts():
+        policy.rest(100)
+        steps += 1
+    assert steps == pytest.approx(2.0 / PROBE_SHARE, abs=1)
