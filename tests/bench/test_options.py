@@ -59,7 +59,7 @@ def test_prompts_are_read_verbatim(tmp_path):
         (b"[" * 100_000, "not JSON"),
         (b'"a"', "an object"),
         (b'{"text": "a"}', "an object"),
-        (b'{"prompt": "a", "temperature": 1}', "nothing else"),
+        (b'{"prompt": "a", "temperature": 1}', "if at all"),
         (b'{"prompt": 3}', "got 3"),
         (b'{"prompt": ' + b"9" * 5000 + b"}", "number that is too long"),
         (b'{"prompt": ""}', "empty"),

@@ -42,7 +42,7 @@ def test_a_pipe_gets_the_completion_alone_and_stderr_the_statistics(fake_llm, ca
     assert main(["generate", "import os"]) == 0
     out, err = capsys.readouterr()
     assert out == TEXT
-    assert f"{len(TEXT)} tokens in 13 rounds" in err
+    assert f"{len(TEXT)} tokens, all but the first in 13 rounds" in err
     assert "3.85 tokens and 3.85 rows a round" in err
     assert "   4 rows ####" in err
 
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_with_the_statistics_so_far_and_130(fake_llm, capsys, monkey
     assert signal.getsignal(signal.SIGINT) == before
     out, err = capsys.readouterr()
     assert out == TEXT[:9]
-    assert "9 tokens in 2 rounds: 4.00 tokens and 4.00 rows a round" in err
+    assert "9 tokens, all but the first in 2 rounds: 4.00 tokens and 4.00 rows a round" in err
     assert "interrupted" in err
     assert "Traceback" not in err
 

@@ -64,3 +64,21 @@ def test_what_is_known_of_a_drafter_outlives_a_request(tiny_target, tiny_drafter
     fresh = llm.using(policy="hybrid")
     assert fresh._drafting.is_on
     assert all(text.stats.rounds_drafted == 0 for text in plain)
+
+
+@pytest.mark.parametrize("budget", range(1, 20))
+def test_no_row_is_read_for_a_token_that_may_not_be_emitted(target, budget):
+    ids = plain_ids(target, PROMPT, 40)
+    policy = Hybrid(
+        acceptance=Acceptance(slope=0.0, intercepts=(9.0,) * 15),
+        latency=Latency.measured({0: [1.5] * 16}, plain={0: 1.0}),
+    )
+    drafter = ScriptedDrafter(script=ids, prompt=len(PROMPT), right=[4] * 40)
+    rounds = begin(target, PROMPT, drafter=drafter, policy=policy, budget=budget)
+    tally, read = Tally(), 0
+    for emission in decode(rounds, tally):
+        left = budget - tally.tokens + len(emission.token_ids)
+        assert tally.rows_read - read <= left
+        read = tally.rows_read
+    assert tally.tokens == budget
+    assert tally.rounds - tally.rounds_drafted == ((budget - 1) % 5 == 1)  # one token left: plain

@@ -169,10 +169,12 @@ def test_every_accepted_prefix_leaves_the_state_of_a_fresh_prefill(
     tiny_target, walk_of, fresh_of, name, rows, mode
 ):
     walk, reader = walk_of(name), load(tiny_target, mode=mode)
+    compared = 0
     for kept in range(1, rows + 1):
         fresh, after, skipped = fresh_of(name, kept)
-        if skipped:
-            pytest.skip(f"router near-ties at positions {skipped} of {name!r}")
+        if skipped:  # positions where the router nearly ties
+            continue
+        compared += 1
         state = deepcopy(walk.states[0])
         read_block(reader, block_of(walk.ids, kept - 1), rows, state)
         commit(state, kept)
@@ -183,6 +185,7 @@ def test_every_accepted_prefix_leaves_the_state_of_a_fresh_prefill(
         apart = {tensor: distance(ours[tensor], theirs[tensor]) for tensor in ours}
         assert max(apart.values()) < PREFILL, apart
         assert statistics.median(apart.values()) < PREFILL_MEDIAN, apart
+    assert compared > rows // 2
 
 
 @pytest.mark.parametrize("split", [1, 2, 7, 63, 64])

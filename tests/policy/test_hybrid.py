@@ -189,12 +189,24 @@ def test_a_plain_step_is_taken_at_the_context_of_its_round():
         latency=Latency.measured(seconds, plain={0: 5.0, 100: 1.0}),
     )
     for _ in range(MEMORY):
-        assert policy.wants_drafts()
+        assert policy.wants_drafts(100, 99)
         policy.choose(falling(0), 100)
         policy.learn(count(1), verdict(0))
-    assert not policy.wants_drafts()
+    assert not policy.wants_drafts(100, 99)
     steps = 0
-    while not policy.wants_drafts():
+    while not policy.wants_drafts(100, 99):
         policy.rest(100)
         steps += 1
     assert steps == pytest.approx(2.0 / PROBE_SHARE, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("left", "could"), [(1, False), (2, False), (3, True), (4, True), (9, True)]
+)
+def test_near_the_end_no_draft_is_made_that_could_not_save_time(left, could):
+    """Two tokens left: two plain steps take 2.0, two rows with their draft 2.1."""
+    policy = Hybrid(
+        acceptance=Acceptance.uninformed(BLOCK - 1),
+        latency=Latency.measured({0: [2.0, *[2.1] * (BLOCK - 1)]}, plain={0: 1.0}),
+    )
+    assert policy.wants_drafts(0, left) is could

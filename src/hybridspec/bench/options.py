@@ -19,6 +19,9 @@ from hybridspec.core.options import (
     SamplingParams,
 )
 
+PROMPT_FIELDS = {"prompt", "source", "split"}
+"""of a line of a prompts file; the last two only say where a prompt is from"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -115,8 +118,11 @@ def _read_prompt(line: bytes, place: str) -> str:
         raise OptionError(f'{place}: not JSON ({error}); write {{"prompt": ...}}.') from None
     except ValueError:
         raise OptionError(f"{place}: holds a number that is too long; write a string.") from None
-    if not isinstance(record, dict) or set(cast("dict[str, object]", record)) != {"prompt"}:
-        raise OptionError(f'{place}: expected an object with "prompt" and nothing else.')
+    names = set(cast("dict[str, object]", record)) if isinstance(record, dict) else set[str]()
+    if "prompt" not in names or names - PROMPT_FIELDS:
+        raise OptionError(
+            f'{place}: expected an object with "prompt" and, if at all, "source" and "split".'
+        )
     prompt = cast("dict[str, object]", record)["prompt"]
     if not isinstance(prompt, str):
         raise OptionError(f"{place}: prompt must be a string, got {json.dumps(prompt)[:60]}.")

@@ -23,8 +23,9 @@ def _counts(stats: Stats) -> str:
     plain = stats.rounds - stats.rounds_drafted
     some = f" ({plain} not drafted)" if 0 < plain < stats.rounds else ""
     return (
-        f"{stats.tokens} tokens in {stats.rounds} rounds{some}: {stats.tokens_per_round:.2f} tokens"
-        f" and {stats.mean_length:.2f} rows a round, {stats.tokens_per_second:.1f} tokens/s"
+        f"{stats.tokens} tokens, all but the first in {stats.rounds} rounds{some}: "
+        f"{stats.tokens_per_round:.2f} tokens and {stats.mean_length:.2f} rows a round, "
+        f"{stats.tokens_per_second:.1f} tokens/s"
     )
 
 

@@ -22,7 +22,7 @@ def shown(value: object) -> str:
 
 def shortened(text: str, longest: int = LONGEST_QUOTED) -> str:
     """The start of a text, on one line."""
-    line = " ".join(text[: 2 * longest].split())
+    line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 

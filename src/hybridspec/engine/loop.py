@@ -104,7 +104,9 @@ def decode(rounds: Rounds, tally: Tally) -> Iterator[Emission]:
     yield Emission(token_ids=(first,), drafts_accepted=0, finish_reason=reason)
     while reason is None:
         begun = time.perf_counter()
-        is_drafted = rounds.drafter is not None and rounds.policy.wants_drafts()
+        is_drafted = rounds.drafter is not None and rounds.policy.wants_drafts(
+            int(request.target.length), int(request.budget)
+        )
         outcome = rounds.drafted_round() if is_drafted else rounds.plain_round()
         tokens = tuple(int(i) for i in outcome.tokens)
         tally.add(outcome, time.perf_counter() - begun, is_drafted=is_drafted)

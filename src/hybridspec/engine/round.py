@@ -76,7 +76,7 @@ class Rounds:
         assert self.drafter is not None
         assert request.draft is not None
         block = self.drafter.propose(request.anchor, request.draft)  # all guesses in one pass
-        survival = policy.survival(block)  # how likely each guess is to be reached and right
+        survival = self._within_budget(policy.survival(block))  # how likely each guess is to count
         wanted = policy.choose(survival, int(state.length))  # rows that are worth their time
         shown = policy.look_ahead(wanted)  # one more is cheap: no expert has run yet
         routed = self.target.read_to_router(block.tokens, shown, state)
@@ -97,6 +97,11 @@ class Rounds:
         self._commit(outcome, reading)
         self.policy.rest(int(self.request.target.length))
         return outcome
+
+    def _within_budget(self, survival: Tensor) -> Tensor:
+        """A draft beyond the last token that may be emitted counts for nothing."""
+        place = torch.arange(1, len(survival) + 1, device=survival.device)
+        return torch.where(place < self.request.budget, survival, 0.0)
 
     def _judge(self, block: Tensor, reading: Reading, rows: Tensor) -> Outcome:
         request = self.request

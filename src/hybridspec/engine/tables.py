@@ -71,8 +71,10 @@ class Tables:
             log.warning("The latency table could not be kept for the next run: %s.", error)
 
     def _kept(self) -> Path:
-        names = self.pair.names
-        folder = f"{names['target']}-{names.get('drafter', 'none')}-{self.device.type}-{self.mode}"
+        names, place = self.pair.names, self.device.type
+        if place == "cpu":  # each number of threads has a table of its own
+            place += str(torch.get_num_threads())
+        folder = f"{names['target']}-{names.get('drafter', 'none')}-{place}-{self.mode}"
         return cache_dir() / folder / "latency.json"
 
     def _key(self) -> dict[str, str]:

@@ -3,10 +3,10 @@
 """config.json of a drafter, read into a frozen dataclass.
 
 Only what the code honours is accepted: a field that would change the result and is not supported is
-refused by name. Fields and their meaning: the configurations of z-lab's DFlash checkpoints, a field
-of `dflash_config` before one of the same name at the root; what a Qwen3 configuration leaves unsaid
-is filled in as Transformers does. Directories of the speculators library are put into that form
-first (`speculators.py`): their taps count otherwise.
+refused by name. Fields and their meaning: the configurations of z-lab's DFlash checkpoints, those
+of DFlash itself in `dflash_config` or, if not there, at the root; what a Qwen3 configuration leaves
+unsaid is filled in as Transformers does. Directories of the speculators library are put into that
+form first (`speculators.py`): their taps count otherwise.
 """
 
 import math
@@ -121,6 +121,21 @@ _OTHER_DRAFTERS = (
     "selector_top_k",
 )
 """fields of DFlash 2 and DSpark, whose guesses depend on each other; off or absent here"""
+_AT_THE_ROOT = (
+    *_DRAFT_SIZES,
+    "num_hidden_layers",
+    "hidden_act",
+    "attention_bias",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "layer_types",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+)
+"""fields of the Qwen3 configuration, which no code reads inside `dflash_config`"""
 _ROTARY = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _OF_PICTURES = ("mrope_interleaved", "mrope_section")
 """how positions of pictures are laid out; text turns the same under any of them"""
@@ -141,6 +156,12 @@ def _nested(fields: Fields) -> Fields:
     if fields.values.get("dflash_config") is None:
         return fields
     own = fields.inside("dflash_config").values
+    for name in _AT_THE_ROOT:
+        if own.get(name) is not None and own[name] != fields.values.get(name):
+            raise CheckpointError(
+                f"{fields.path}: field {name!r} in dflash_config is {shown(own[name])}, at the "
+                f"root {shown(fields.values.get(name))}; it belongs at the root."
+            )
     return Fields(fields.path, fields.values | {k: v for k, v in own.items() if v is not None})
 
 

@@ -87,6 +87,7 @@ class TargetConfig:
                 f"supported: {', '.join(FAMILIES)} (Gated DeltaNet with mixture of experts)."
             )
         fields.expect("quantization_config", None)
+        stop = fields.values.get("eos_token_id")
         if kind == "qwen3_5_moe":
             fields = fields.inside("text_config")
             fields.expect("model_type", "qwen3_5_moe_text")
@@ -110,7 +111,8 @@ class TargetConfig:
             intermediate_size=0 if all(routed) else fields.positive("intermediate_size"),
             norm_topk_prob=fields.get("norm_topk_prob", bool, True),
             tie_word_embeddings=fields.get("tie_word_embeddings", bool, False),
-            eos_token_ids=token_ids(fields.values.get("eos_token_id"), fields.path),
+            # of a nested configuration, the root's where the text's own is missing
+            eos_token_ids=token_ids(fields.values.get("eos_token_id", stop), fields.path),
         )
         _check_heads(config, fields.path)
         return config

@@ -43,9 +43,11 @@ class Drafting:
         saved = tokens * plain_seconds - seconds
         if self.is_on:
             self._saved.append(saved)
+            if len(self._saved) == MEMORY:  # a trial that came so far is none any more
+                self._patience = MEMORY
             if len(self._saved) >= self._patience and sum(self._saved) < 0:
                 self._rest()
-        elif saved >= 0:
+        elif saved > 0:
             self._try(saved)
         else:
             self._debt -= saved

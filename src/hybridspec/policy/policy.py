@@ -28,8 +28,8 @@ RATE_MEMORY = 0.98
 class Policy(Protocol):
     """Whether each round of one request drafts, and how many rows it reads."""
 
-    def wants_drafts(self) -> bool:
-        """Whether the next round drafts."""
+    def wants_drafts(self, context: int, left: int) -> bool:
+        """Whether the next round drafts; left: tokens that may still be emitted, at least 1."""
         ...
 
     def rest(self, context: int) -> None:
@@ -63,7 +63,7 @@ class Fixed:
 
     rows: int
 
-    def wants_drafts(self) -> bool:
+    def wants_drafts(self, context: int, left: int) -> bool:
         """Always."""
         return True
 
@@ -113,9 +113,12 @@ class Hybrid:
     _plain_seconds: float = 0.0
     """of a plain step there"""
 
-    def wants_drafts(self) -> bool:
-        """While drafted rounds save time, and as a probe."""
-        return self.drafting.wants_drafts()
+    def wants_drafts(self, context: int, left: int) -> bool:
+        """While drafted rounds save time, and as a probe; not where none could, near the end."""
+        costs = self.latency.at(context)
+        most = left * self.latency.plain_at(context)
+        could = left >= len(costs) or float(costs[left - 1]) < most
+        return could and self.drafting.wants_drafts()
 
     def rest(self, context: int) -> None:
         """Plain steps pay for probes."""

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Measuring a live request: what is timed, and that nothing moves."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+from hybridspec.engine.measure import REPEATS, measure
+from tests.decoding import begin, differing, load, plain_ids
+from tests.tiny import ScriptedDrafter
+
+pytestmark = pytest.mark.usefixtures("inference")
+PROMPT, BLOCK = b"def area(r):\n    return", 5
+
+
+def test_drafted_rounds_of_every_length_and_plain_steps_are_timed_and_nothing_moves(tiny_target):
+    target = load(tiny_target)
+    drafter = ScriptedDrafter(
+        script=plain_ids(target, PROMPT, 20), prompt=len(PROMPT), block_size=BLOCK
+    )
+    rounds = begin(target, PROMPT, drafter=drafter)
+    before, anchor = deepcopy(rounds.request.target), rounds.request.anchor.clone()
+    read: list[tuple[bool, int]] = []
+    drafted = 0
+
+    def spy(tokens, rows, state):
+        nonlocal drafted
+        read.append((drafter.rounds > drafted, int(rows)))
+        drafted = drafter.rounds
+        return type(target).read_to_router(target, tokens, rows, state)
+
+    rounds.target = Spied(target, spy)
+    latency = measure(rounds, BLOCK)
+    assert differing(rounds.request.target, before) == []
+    assert torch.equal(rounds.request.anchor, anchor)
+    kinds = [(False, 1), *((True, rows) for rows in range(1, BLOCK + 1))]
+    assert read == kinds * (REPEATS + 1)
+    assert list(latency.seconds) == list(latency.plain) == [len(PROMPT)]
+    assert len(latency.seconds[len(PROMPT)]) == BLOCK
+    assert latency.plain[len(PROMPT)] > 0
+
+
+class Spied:
+    """A target whose way to the router is watched."""
+
+    def __init__(self, target, read_to_router):
+        self.read_to_router, self.read_on = read_to_router, target.read_on
