@@ -32,9 +32,9 @@ def results() -> str:
     decode = [load(f"decode_cpu_{mode}") for mode in ("exact", "fast")]
     rows = [row(arm, run) for run in decode for arm in run["arms"] if arm["mode"] == run["mode"]]
     table = [line(HEAD), line(("---",) * len(HEAD)), *map(line, rows)]
-    return "\n".join(
-        ["", *table, "", circumstances(decode[0]), "", equality(load("equality")), "", ""]
-    )
+    same = load("equality")
+    notes = f"{circumstances(decode[0])} {equality(same)} (Commit {same['commit']}.)"
+    return "\n".join(["", *table, "", notes, "", ""])
 
 
 def load(name: str) -> dict[str, Any]:
