@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.reference.experts import experts, experts_of_one_row, gated_mlp
+from hybridspec.kernels.reference.experts import (
+    experts,
+    experts_of_few_rows,
+    experts_of_one_row,
+    gated_mlp,
+)
 from tests.tolerances import OPERATION, distance
 
 D, E, INNER, TOP = 32, 8, 12, 3
@@ -18,6 +23,12 @@ def random_layer(seed=0):
     ids = torch.stack([torch.randperm(E, generator=gen)[:TOP] for _ in range(MAX_ROWS)])
     weights = torch.rand(MAX_ROWS, TOP, generator=gen)
     return x, ids, weights, gate_up, down
+
+
+def chosen_of(distinct):
+    """Experts of MAX_ROWS rows, among the first `distinct`."""
+    gen = torch.Generator().manual_seed(distinct)
+    return torch.stack([torch.randperm(distinct, generator=gen)[:TOP] for _ in range(MAX_ROWS)])
 
 
 def packed(down):
@@ -59,6 +70,24 @@ def test_the_path_for_one_row_equals_the_others(row):
     one = (x[row : row + 1], ids[row : row + 1], weights[row : row + 1])
     found = experts_of_one_row(*one, gate_up, packed(down))
     assert distance(found, judge(*one, gate_up, down)) < OPERATION
+
+
+@pytest.mark.parametrize("rows", range(1, MAX_ROWS + 1))
+@pytest.mark.parametrize("distinct", [3, 5, 6, 7, 8])
+def test_the_path_for_few_rows_equals_the_others(rows, distinct):
+    x, _, weights, gate_up, down = random_layer(rows)
+    few = (x[:rows], chosen_of(distinct)[:rows], weights[:rows])
+    found = experts_of_few_rows(*few, gate_up, packed(down))
+    assert distance(found, judge(*few, gate_up, down)) < OPERATION
+
+
+def test_the_path_for_few_rows_fetches_the_chosen_experts_alone():
+    x, _, weights, gate_up, down = random_layer()
+    ids = chosen_of(4) + 1
+    want = experts_of_few_rows(x, ids, weights, gate_up, packed(down))
+    for unchosen in (0, *range(5, E)):
+        gate_up[unchosen] = down[unchosen] = torch.nan
+    assert torch.equal(experts_of_few_rows(x, ids, weights, gate_up, packed(down)), want)
 
 
 @pytest.mark.parametrize("place", range(MAX_ROWS))
