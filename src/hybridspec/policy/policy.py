@@ -115,10 +115,10 @@ class Hybrid:
 
     def wants_drafts(self, context: int, left: int) -> bool:
         """While drafted rounds save time, and as a probe; not where none could, near the end."""
+        if not self.drafting.wants_drafts():
+            return False
         costs = self.latency.at(context)
-        most = left * self.latency.plain_at(context)
-        could = left >= len(costs) or float(costs[left - 1]) < most
-        return could and self.drafting.wants_drafts()
+        return left >= len(costs) or float(costs[left - 1]) < left * self.latency.plain_at(context)
 
     def rest(self, context: int) -> None:
         """Plain steps pay for probes."""
