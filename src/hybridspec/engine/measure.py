@@ -26,7 +26,10 @@ def measure(rounds: Rounds, block_size: int) -> Latency:
     for repeat in range(REPEATS + 1):
         for rows, own in enumerate(samples):
             begun = time.perf_counter()
-            _drafted(rounds, rows) if rows else _plain(rounds)
+            if rows:
+                _drafted(rounds, rows)
+            else:
+                _plain(rounds)
             if repeat:
                 own.append(time.perf_counter() - begun)
     plain, *drafted = [statistics.median(own) for own in samples]
