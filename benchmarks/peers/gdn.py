@@ -299,7 +299,7 @@ class Vllm(Peer):
         self.slots = 1 + columns[None, :] * p.batch + sequences[:, None]  # [B, N]
         self.windows = p.normal(p.layers, p.batch + 1, s.CONV - 2 + p.rows, s.channels)
         self.convolved = [torch.empty_like(w.qkv) for w in p.weights]
-        self.touched = p.layers * p.batch * s.HV * s.V * s.K * 4 * max(2, p.rows)
+        self.touched = p.layers * p.batch * s.HV * s.V * s.K * 4 * p.rows
 
     def load_delta(self) -> None:
         self.gating = load(self.folder, f"{VLLM}.fused_sigmoid_gating")
