@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+# pyright: basic
+"""Device functions that the GDN kernels share: convolution, activations, exact splits.
+
+Everything is cast to fp32 on load. Sigmoid is the square of a reciprocal root: three instructions
+where a division takes ten, and as exact.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    root = tl.rsqrt(1.0 + tl.exp(-x))
+    return root * root
+
+
+@triton.jit
+def log_decay(a, rate):
+    """g = -rate softplus(a), at most 0."""
+    return -rate * tl.where(a > 20.0, a, tl.log(1.0 + tl.exp(a)))
+
+
+@triton.jit
+def tap(
+    x, past, time, channels,
+    C: tl.constexpr, X_ROW: tl.constexpr, BACK: tl.constexpr, CONV: tl.constexpr,
+):  # fmt: skip
+    """Inputs of the convolution BACK rows before `time` [R], at `channels` [R or 1, W].
+
+    Rows before the block lie in past [CONV - 1, C]. Rows beyond those that count are read too, so
+    that no load waits for the count; the caller drops them.
+    """
+    place = time - BACK
+    before = past + (place + CONV - 1)[:, None] * C
+    return tl.load(tl.where((place < 0)[:, None], before, x + place[:, None] * X_ROW) + channels)
+
+
+@triton.jit
+def convolve4(x3, x2, x1, x0, w3, w2, w1, w0):
+    """SiLU of four taps, the oldest first."""
+    total = x3.to(tl.float32) * w3.to(tl.float32) + x2.to(tl.float32) * w2.to(tl.float32)
+    total += x1.to(tl.float32) * w1.to(tl.float32) + x0.to(tl.float32) * w0.to(tl.float32)
+    return total * sigmoid(total)
+
+
+@triton.jit
+def split(x, DTYPE: tl.constexpr):
+    """x as a sum of two bf16 numbers, 2^-17 of it left over: operands of a tensor core.
+
+    Rounding by integers takes four instructions a number, the conversion there and back more.
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    high = ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+    return high.to(DTYPE), (x - high).to(DTYPE)
+
+
+@triton.jit
+def product(a, b, always, KEY: tl.constexpr):
+    """a @ b in a block of its own, entered always: `always` is at least 0, KEY at least 1.
+
+    Products that meet in one block get all warps along one side (Triton 3.6); of 16 or 32 rows
+    every warp then repeats what another one does. The compiler drops the condition later on.
+    """
+    out = tl.zeros([a.shape[0], b.shape[1]], tl.float32)
+    if always > -KEY:
+        out = tl.dot(a, b, out)
+    return out
