@@ -184,7 +184,7 @@ def _errors(arm: Arm, at: tuple[int, int], recurrent: Tensor, window: Tensor) ->
     mixed = weights.mixed[rows].double()
     if problem.scope != "delta":
         seen = torch.cat((window, weights.qkv[rows]))
-        mixed = _convolve(seen.double(), weights.conv.double().T).to(problem.dtype).double()
+        mixed = _convolve(seen.double(), weights.conv.double().T)
         after = seen[problem.accepted : problem.accepted + window.shape[0]]
         errors["conv"] = _error(arm.conv(*at), after)
         if arm.mixed is not None:
@@ -196,7 +196,7 @@ def _errors(arm: Arm, at: tuple[int, int], recurrent: Tensor, window: Tensor) ->
         y = gated_rms_norm(
             y.to(problem.dtype).double(), weights.z[rows].double(), weights.norm.double(), EPS
         )
-    errors["y"] = _error(arm.y[layer].view(-1, problem.shape.HV, problem.shape.V)[rows], y)
+    errors["y"] = _error(arm.y[layer].reshape(-1, problem.shape.HV, problem.shape.V)[rows], y)
     errors["recurrent"] = _error(arm.recurrent(*at), state)
     return errors
 

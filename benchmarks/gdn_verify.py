@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import get_args
 
+import ours_gdn
 import torch
 from gdn_problem import Arm, Problem, Scope, Shape, check
 from peers import gdn
@@ -45,8 +46,8 @@ BEYOND_L2 = 4 * 60e6
 WARM_UP = 5
 """replays of each arm that are not counted"""
 
-BUILDERS: dict[str, Callable[[Problem], Arm]] = dict(gdn.ARMS)
-"""name of an arm -> what builds it; our own arms join here: BUILDERS |= ours_gdn.ARMS"""
+BUILDERS: dict[str, Callable[[Problem], Arm]] = {**gdn.ARMS, **ours_gdn.ARMS}
+"""name of an arm -> what builds it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +241,7 @@ def parse() -> argparse.Namespace:
         "--scope", nargs="+", default=list(get_args(Scope)), choices=get_args(Scope)
     )
     parser.add_argument("--replays", type=int, default=60)
-    parser.add_argument("--flush", choices=("write", "read"), default="write")
+    parser.add_argument("--flush", choices=("write", "read"), default="read")
     parser.add_argument("--seconds", type=float, default=480, help="start no case after this")
     parser.add_argument("--only-check", action="store_true", help="check the arms, time nothing")
     parser.add_argument("--no-preflight", action="store_true", help="no check in own processes")

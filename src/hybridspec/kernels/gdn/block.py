@@ -53,7 +53,6 @@ def block_kernel(
     wv3, wv2 = tl.load(weight + channels_v), tl.load(weight + C + channels_v)
     wv1, wv0 = tl.load(weight + 2 * C + channels_v), tl.load(weight + 3 * C + channels_v)
     offset, decay_rate = tl.load(bias + i_h).to(tl.float32), tl.load(rate + i_h).to(tl.float32)
-    s_high, s_low = split(S, HALF)
     if OVERLAPS:
         gdc_wait()
 
@@ -71,6 +70,7 @@ def block_kernel(
     v2 = tap(x, past, row, channels_v, C, X_ROW, 2, CONV)
     v1 = tap(x, past, row, channels_v, C, X_ROW, 1, CONV)
     v0 = tap(x, past, row, channels_v, C, X_ROW, 0, CONV)
+    s_high, s_low = split(S, HALF)  # while the inputs arrive
     live, live_v = time < n, (row < n)[:, None]
     X = tl.where(live[:, None], convolve4(x3, x2, x1, x0, w3, w2, w1, w0), 0.0)
     X = X * (tl.where(is_key, 1.0, K**-0.5) * tl.rsqrt(tl.sum(X * X, 1) + 1e-6))[:, None]

@@ -53,8 +53,8 @@ def commit_kernel(
             u = tl.load(
                 updates + head[None, :] * V + column[:, None], mask=live[None, :], other=0.0
             )
-            place = ((item * N + row)[:, None] * H + i_key) * K + lane[None, :]
-            k = tl.load(keys + place, mask=live[:, None], other=0.0)
+            of_key = ((item * N + row)[:, None] * H + i_key) * K + lane[None, :]
+            k = tl.load(keys + of_key, mask=live[:, None], other=0.0)
             last = tl.sum(g, 0)
             u_high, u_low = split(u * tl.exp(last - tl.cumsum(g, 0))[None, :], HALF)
             k_high, k_low = split(k, HALF)

@@ -8,8 +8,8 @@ walks, one warp a program with BLOCK_V x K of the state in registers: it reads t
 a layer of Qwen3.6-35B-A3B) and writes none, where stored states cost 2 MiB a row. Plain decoding is
 the same compiled code with one row and the state written back, so that rounding cannot differ.
 
-What a reader gets wrong: the state lies as [V, K] in memory, and as [BLOCK_V, K / 32, 32] over a
-warp, eight lanes of four numbers along K and four along V. A sum over K is then three exchanges
+What a reader gets wrong: the state lies as [V, K] in memory, and as [BLOCK_V, K / 16, 16] over a
+warp, four lanes of four numbers along K and eight along V. A sum over K is then two exchanges
 between lanes, and q and k are loaded straight into that shape.
 """
 
@@ -88,15 +88,16 @@ def prepare_kernel(
 
 
 @triton.jit
-def _shift_inputs(past, x, first, C: tl.constexpr, CONV: tl.constexpr, BLOCK_C: tl.constexpr):
+def _shift_inputs(past, x, first, C: tl.constexpr, BLOCK_C: tl.constexpr):
     """Drop the oldest input of BLOCK_C channels and append the row that was read."""
     channels = first + tl.arange(0, BLOCK_C)
     inside = channels < C
-    for place in tl.static_range(CONV - 2):  # in order: each row moves before it is overwritten
-        later = tl.load(past + (place + 1) * C + channels, mask=inside)
-        tl.store(past + place * C + channels, later, mask=inside)
+    second = tl.load(past + C + channels, mask=inside)
+    third = tl.load(past + 2 * C + channels, mask=inside)
     newest = tl.load(x + channels, mask=inside)
-    tl.store(past + (CONV - 2) * C + channels, newest, mask=inside)
+    tl.store(past + channels, second, mask=inside)
+    tl.store(past + C + channels, third, mask=inside)
+    tl.store(past + 2 * C + channels, newest, mask=inside)
 
 
 @triton.jit(do_not_specialize=["is_plain"])
@@ -147,4 +148,4 @@ def walk_kernel(
         tl.store(at_state, S)
         first = (i_h * tl.num_programs(0) + i_v) * BLOCK_C
         past += i_b * (CONV - 1) * C
-        _shift_inputs(past, x + i_b * X_ITEM, first, C, CONV, BLOCK_C)
+        _shift_inputs(past, x + i_b * X_ITEM, first, C, BLOCK_C)
