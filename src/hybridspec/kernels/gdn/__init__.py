@@ -11,9 +11,8 @@ may write it, nothing is copied.
 from hybridspec.kernels.gdn.launches import (
     commit,
     commit_block,
-    step,
     verify_block,
     verify_exact,
 )
 
-__all__ = ["commit", "commit_block", "step", "verify_block", "verify_exact"]
+__all__ = ["commit", "commit_block", "verify_block", "verify_exact"]

@@ -35,8 +35,6 @@ def block_kernel(
     KEEPS_INPUTS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """HALF: dtype of a product's operands, bf16; fp32 in the interpreter, which has no bf16."""
-    if OVERLAPS:
-        gdc_launch_dependents()
     i_v, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     i_key = i_h // (HV // H)
     row = tl.arange(0, N)
@@ -52,14 +50,15 @@ def block_kernel(
     w1, w0 = tl.load(weight + 2 * C + channels), tl.load(weight + 3 * C + channels)
     wv3, wv2 = tl.load(weight + channels_v), tl.load(weight + C + channels_v)
     wv1, wv0 = tl.load(weight + 2 * C + channels_v), tl.load(weight + 3 * C + channels_v)
-    offset, decay_rate = tl.load(bias + i_h).to(tl.float32), tl.load(rate + i_h).to(tl.float32)
-    if OVERLAPS:
-        gdc_wait()
-
-    n = tl.load(rows + i_b)
     x += i_b * X_ITEM
     past += i_b * (CONV - 1) * C
     gate = i_b * A_ITEM + time * A_ROW + i_h
+    offset, decay_rate = tl.load(bias + i_h).to(tl.float32), tl.load(rate + i_h).to(tl.float32)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()  # not sooner: docs/gdn.md
+
+    n = tl.load(rows + i_b)
     shifted = tl.load(a + gate).to(tl.float32) + offset
     strength = tl.load(b + gate).to(tl.float32)
     x3 = tap(x, past, time, channels, C, X_ROW, 3, CONV)
@@ -79,6 +78,15 @@ def block_kernel(
     beta = tl.where(live, sigmoid(strength), 0.0)
     total = tl.reshape(tl.cumsum(tl.reshape(g, [2, N]), 1), [2 * N])  # log b_t
 
+    if i_v == 0:
+        tl.store(log_decays + (i_b * N + time) * HV + i_h, g, mask=live & is_key)
+        if i_h % (HV // H) == 0:
+            place = ((i_b * N + time)[:, None] * H + i_key) * K + lane
+            tl.store(keys + place, X, mask=(live & is_key)[:, None])
+            if KEEPS_INPUTS:
+                place = (i_b * N + time)[:, None] * C + channels
+                tl.store(inputs + place, x0, mask=live[:, None])
+
     x_high, x_low = split(X, HALF)
     _, k_high = tl.split(tl.permute(tl.reshape(x_high, [2, N, K]), (1, 2, 0)))
     _, k_low = tl.split(tl.permute(tl.reshape(x_low, [2, N, K]), (1, 2, 0)))
@@ -96,6 +104,10 @@ def block_kernel(
     step = seen * ratio * tl.where(is_key, beta, -1.0)[None, :]
     mine = coefficients + ((i_b * HV + i_h) * (V // BLOCK_V) + i_v) * 2 * N * N
     tl.store(mine + row[:, None] * 2 * N + i[None, :], step)
+    tl.debug_barrier()  # the coefficients are read by other threads than wrote them
+    of_key = ()
+    for s in tl.static_range(N):
+        of_key += (tl.load(mine + s * 2 * N + i),)
     Z = Z * (tl.exp(total) * tl.where(is_key, -beta, 1.0))[None, :]
     # values enter as a product, which spares their loads a change of layout
     enters = tl.where(row[:, None] + N == i[None, :], beta[None, :], 0.0)
@@ -104,22 +116,13 @@ def block_kernel(
     Z += product(tl.trans(v_high), e_high, i_h, 7)
     Z += product(tl.trans(v_high), e_low, i_h, 8) + product(tl.trans(v_low), e_high, i_h, 9)
 
-    tl.debug_barrier()  # the coefficients are read by other threads than wrote them
     every = tl.zeros([BLOCK_V, 2 * N], tl.int32)
     Z = tl.gather(Z, every + i[None, :], 1)
     for s in tl.static_range(N):
-        Z -= tl.gather(Z, every + (N + s), 1) * tl.load(mine + s * 2 * N + i)[None, :]
+        Z -= tl.gather(Z, every + (N + s), 1) * of_key[s][None, :]
 
     out = ((i_b * N + time)[None, :] * HV + i_h) * V + column[:, None]
     tl.store(y + out, Z, mask=(live & ~is_key)[None, :])
     tl.store(updates + out, Z, mask=(live & is_key)[None, :])
     if KEEPS_INPUTS:
         tl.store(inputs + (i_b * N + row)[:, None] * C + channels_v, v0, mask=live_v)
-    if i_v == 0:
-        tl.store(log_decays + (i_b * N + time) * HV + i_h, g, mask=live & is_key)
-        if i_h % (HV // H) == 0:
-            place = ((i_b * N + time)[:, None] * H + i_key) * K + lane
-            tl.store(keys + place, X, mask=(live & is_key)[:, None])
-            if KEEPS_INPUTS:
-                place = (i_b * N + time)[:, None] * C + channels
-                tl.store(inputs + place, x0, mask=live[:, None])

@@ -52,15 +52,26 @@ def verify_exact(
     rows: Tensor,
 ) -> Tensor:
     """Row by row; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on."""
-    return _walk(qkv, a, b, weights, state, records, rows, is_plain=False)
-
-
-def step(
-    qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState, records: GdnRecords
-) -> Tensor:
-    """Plain decoding: the first row alone, and both states move past it in place."""
-    rows = torch.ones(qkv.shape[:-2], dtype=torch.int32, device=qkv.device)
-    return _walk(qkv, a, b, weights, state, records, rows, is_plain=True)
+    sizes = _check(qkv, a, b, weights, state, records, rows)
+    B, N, H, HV, K, V = (getattr(sizes, name) for name in ("B", "N", "H", "HV", "K", "V"))
+    device, modes = qkv.device, _modes(qkv, records)
+    queries = torch.empty(B, N, H, K, dtype=torch.float32, device=device)
+    values = torch.empty(B, N, HV, V, dtype=torch.float32, device=device)
+    gates = torch.empty(B, N, HV, 2, dtype=torch.float32, device=device)
+    y = torch.empty(*qkv.shape[:-1], HV, V, dtype=qkv.dtype, device=device)
+    block_n = min(PREPARE_ROWS, N)
+    prepare_kernel[2 * H + HV, N // block_n, B](
+        qkv, a, b, weights.conv, weights.decay_rate, weights.dt_bias, state.conv, rows,
+        records.inputs, queries, values, gates, records.keys, records.log_decays,
+        **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_N=block_n, **modes,
+        num_warps=PREPARE_WARPS,
+    )  # fmt: skip
+    walk_kernel[V // WALK_COLUMNS, HV, B](
+        state.recurrent, rows, queries, records.keys, values, gates, y, records.updates,
+        H=H, HV=HV, K=K, V=V, N=N, BLOCK_V=WALK_COLUMNS, LANES_K=WALK_LANES,
+        OVERLAPS=modes["OVERLAPS"], launch_pdl=modes["launch_pdl"], num_warps=1,
+    )  # fmt: skip
+    return y
 
 
 def verify_block(
@@ -102,42 +113,6 @@ def commit_block(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Ten
     _commit(conv, recurrent, records, rows, is_exact=False)
 
 
-def _walk(
-    qkv: Tensor,
-    a: Tensor,
-    b: Tensor,
-    weights: GdnWeights,
-    state: GdnState,
-    records: GdnRecords,
-    rows: Tensor,
-    *,
-    is_plain: bool,
-) -> Tensor:
-    sizes = _check(qkv, a, b, weights, state, records, rows)
-    B, N, H, HV, K, V, C = (getattr(sizes, name) for name in ("B", "N", "H", "HV", "K", "V", "C"))
-    device, modes = qkv.device, _modes(qkv, records)
-    queries = torch.empty(B, N, H, K, dtype=torch.float32, device=device)
-    values = torch.empty(B, N, HV, V, dtype=torch.float32, device=device)
-    gates = torch.empty(B, N, HV, 2, dtype=torch.float32, device=device)
-    y = torch.empty(*qkv.shape[:-1], HV, V, dtype=qkv.dtype, device=device)
-    block_n = min(PREPARE_ROWS, N)
-    prepare_kernel[2 * H + HV, N // block_n, B](
-        qkv, a, b, weights.conv, weights.decay_rate, weights.dt_bias, state.conv, rows,
-        records.inputs, queries, values, gates, records.keys, records.log_decays,
-        **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_N=block_n, **modes,
-        num_warps=PREPARE_WARPS,
-    )  # fmt: skip
-    programs = HV * V // WALK_COLUMNS
-    walk_kernel[V // WALK_COLUMNS, HV, B](
-        state.recurrent, rows, queries, records.keys, values, gates, y, records.updates,
-        state.conv, qkv, int(is_plain),
-        **sizes.of_layer(), CONV=CONV, X_ITEM=_strides(qkv, a)["X_ITEM"], BLOCK_V=WALK_COLUMNS,
-        LANES_K=min(WALK_LANES, K), BLOCK_C=_power_of_2(-(-C // programs)),
-        OVERLAPS=modes["OVERLAPS"], launch_pdl=modes["launch_pdl"], num_warps=1,
-    )  # fmt: skip
-    return y
-
-
 def _commit(
     conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor, *, is_exact: bool
 ) -> None:
@@ -176,10 +151,6 @@ def _strides(qkv: Tensor, a: Tensor) -> dict[str, int]:
         "A_ROW": a.stride(-2),
         "A_ITEM": a.stride(0) if a.dim() == 3 else 0,
     }
-
-
-def _power_of_2(count: int) -> int:
-    return 1 << (count - 1).bit_length()
 
 
 def _check(
