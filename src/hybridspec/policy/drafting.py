@@ -17,10 +17,8 @@ MEMORY = 32
 """drafted rounds that are looked back on"""
 TRIAL = 8
 """drafted rounds after which a trial is judged"""
-PROBE_SHARE = 0.0025
-"""share of the time that probes may lose by the latency table, half of the 0.5 % that is allowed: a
-probe also injects the rows that wait and finds the drafter's weights out of the cache, and lost
-twice what the table says (embedded pair, one thread of a Xeon, November 2026)"""
+PROBE_SHARE = 0.005
+"""share of the time that probes may lose"""
 
 
 @dataclass(slots=True)
