@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""Draw the results in README and docs/correctness.md from results/, between two marks each.
+"""Draw the results in README, docs/correctness.md and docs/gdn.md from results/, between marks.
 
 `--check` only compares.
 """
@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gdn_results
+
 HERE = Path(__file__).parent
-README, CORRECTNESS = HERE.parent / "README.md", HERE.parent / "docs" / "correctness.md"
+DOCS = HERE.parent / "docs"
+README, CORRECTNESS, GDN = HERE.parent / "README.md", DOCS / "correctness.md", DOCS / "gdn.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
@@ -103,12 +106,18 @@ def near_ties(run: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write both files, or say whether they are as drawn."""
+    """Write all files, or say whether they are as drawn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
-    documents = {README: results(), CORRECTNESS: near_ties(load("equality"))}
+    verify = load("gdn_verify")
+    documents = {
+        README: results(),
+        CORRECTNESS: near_ties(load("equality")),
+        GDN: gdn_results.tables(verify),
+    }
     texts = {path: drawn(path, part) for path, part in documents.items()}
+    texts[DOCS / "gdn_verify.svg"] = gdn_results.figure(verify)
     if asked.check:
         return int(any(path.read_text(encoding="utf-8") != text for path, text in texts.items()))
     for path, text in texts.items():

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Tables and the figure of docs/gdn.md, from results/gdn_verify.json."""
+
+from collections.abc import Callable
+from typing import Any
+
+ARMS = (
+    "ours-block",
+    "ours-exact",
+    "sglang",
+    "sglang-bv32",
+    "sglang-fold",
+    "vllm-triton",
+    "vllm-cuda",
+    "sglang-plain",
+    "vllm-plain",
+)
+DEFAULTS = {"sglang": "SGLang", "vllm-triton": "vLLM"}
+SCOPES = {
+    "whole": "from the convolution's input to y, both states committed",
+    "whole+norm": "the same with the gated norm, which vLLM's CUDA kernel cannot leave out",
+    "delta": "behind the convolution, recurrent state committed; ours fuse the convolution",
+}
+COLOURS = {
+    "ours-block": "#0b7a3b",
+    "ours-exact": "#5bbf7e",
+    "sglang": "#c2410c",
+    "sglang-fold": "#f0a36b",
+    "vllm-triton": "#1d4ed8",
+}
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 360, 56, 44, 20
+
+Result = dict[str, Any]
+
+
+def tables(run: dict[str, Any]) -> str:
+    """All scopes at batch 1, fewer accepted rows, batches, and circumstances, as Markdown."""
+    results = run["results"]
+    parts = ["![Time of a round by rows](gdn_verify.svg)"]
+    for scope, words in SCOPES.items():
+        found = [r for r in results if r["scope"] == scope and r["batch"] == 1]
+        every = [r for r in found if r["accepted"] == r["rows"]]
+        parts += [
+            f"**{scope}** ({words}), all rows accepted, median us (p90):",
+            table(every, lambda r: r["rows"], "rows"),
+        ]
+    whole = [r for r in results if r["scope"] == "whole"]
+    parts += ["Speed-up over the faster of SGLang's and vLLM's defaults, `whole`:", ratios(whole)]
+    few = [r for r in whole if r["batch"] == 1 and r["accepted"] < r["rows"]]
+    batches = [r for r in whole if r["batch"] > 1]
+    parts += [
+        "Fewer accepted, `whole`:",
+        table(few, lambda r: f"{r['accepted']} of {r['rows']}", "accepted"),
+        "Batches, all accepted, `whole` (for information; the kernels are made for one request):",
+        table(batches, lambda r: f"{r['batch']} x {r['rows']}", "requests x rows"),
+        circumstances(run),
+    ]
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def table(results: list[Result], key: Callable[[Result], object], head: str) -> str:
+    """A line for each key, a column for each arm that has one."""
+    arms = [arm for arm in ARMS if any(r["arm"] == arm for r in results)]
+    cells: dict[object, dict[str, str]] = {}
+    for r in results:
+        cells.setdefault(key(r), {})[r["arm"]] = f"{r['median_us']:.0f} ({r['p90_us']:.0f})"
+    rows = [(str(name), *(own.get(arm, "") for arm in arms)) for name, own in cells.items()]
+    return markdown((head, *arms), rows)
+
+
+def ratios(whole: list[Result]) -> str:
+    """At batch 1, all accepted."""
+    times = {
+        (r["rows"], r["arm"]): r["median_us"]
+        for r in whole
+        if r["batch"] == 1 and r["accepted"] == r["rows"]
+    }
+    rows = []
+    for count in sorted({count for count, _ in times}):
+        peer = min(DEFAULTS, key=lambda arm: times[count, arm])
+        best = times[count, peer]
+        ours = (f"{best / times[count, arm]:.2f}x" for arm in ("ours-block", "ours-exact"))
+        rows.append((str(count), *ours, f"{DEFAULTS[peer]}, {best:.0f} us"))
+    return markdown(("rows", "ours-block", "ours-exact", "over"), rows)
+
+
+def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table."""
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in [head, ("---",) * len(head), *rows]
+    )
+
+
+def circumstances(run: dict[str, Any]) -> str:
+    """What it was measured with."""
+    versions = run["versions"]
+    replays = min(r["replays"] for r in run["results"])
+    failed = ", ".join(run["failed"]) or "none"
+    return (
+        f"{run['device']}, driver {run['driver']}, torch {versions['torch']}, triton "
+        f"{versions['triton']}; commit {run['commit']}; {run['date'][:10]}; at least {replays} "
+        f"replays an arm; arms that failed: {failed}; `{run['command']}`."
+    )
+
+
+def figure(run: dict[str, Any]) -> str:
+    """Time by rows in the scope `whole`, all accepted, as SVG for light and dark pages."""
+    found = [
+        r
+        for r in run["results"]
+        if r["scope"] == "whole" and r["batch"] == 1 and r["accepted"] == r["rows"]
+    ]
+    most = max(r["median_us"] for r in found if r["arm"] in COLOURS)
+    across = (WIDTH - LEFT - 130) / 15
+
+    def place(rows: float, us: float) -> str:
+        x = LEFT + (rows - 1) * across
+        return f"{x:.1f},{HEIGHT - BOTTOM - us / most * (HEIGHT - BOTTOM - TOP):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        "<style>text{fill:#333}.a{stroke:#999}@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>",
+        f'<text x="{LEFT}" y="14">us for 30 layers and the commit, by rows read</text>',
+    ]
+    for us in range(0, int(most) + 1, 200):
+        x, y = place(1, us).split(",")
+        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{us}</text>')
+        end = place(16, us).split(",")[0]
+        parts.append(f'<line class="a" x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke-width=".4"/>')
+    for rows in sorted({r["rows"] for r in found}):
+        x = place(rows, 0).split(",")[0]
+        parts.append(f'<text x="{x}" y="{HEIGHT - 22}" text-anchor="middle">{rows}</text>')
+    for arm, colour in COLOURS.items():
+        points = sorted((r["rows"], r["median_us"]) for r in found if r["arm"] == arm)
+        if points:
+            line = " ".join(place(*point) for point in points)
+            x, y = place(*points[-1]).split(",")
+            parts.append(
+                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            )
+            parts.append(f'<text x="{float(x) + 6:.1f}" y="{y}" style="fill:{colour}">{arm}</text>')
+    return "\n".join([*parts, "</svg>", ""])
