@@ -96,7 +96,7 @@ def test_every_number_of_rows_can_be_committed_after_every_length(verify, commit
 
 @pytest.mark.parametrize(
     "sizes",
-    [Sizes(H=1, HV=1, K=16, V=16), Sizes(H=2, HV=2, K=32, V=16), Sizes(H=1, HV=3, K=16, V=32)],
+    [Sizes(H=1, HV=1, K=16, V=16), Sizes(H=2, HV=4, K=32, V=16), Sizes(H=1, HV=3, K=16, V=32)],
     ids=str,
 )
 @interpreted
