@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
+import os
 import signal
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import settings
 from tests.decoding import load, load_draft
 from tests.fakes import FakeLLM
 from tests.tiny import write_drafter, write_target
+
+# before any test imports a kernel; where a CUDA device is visible, kernels run on it
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # no deadline: a busy machine is no failure; the same examples everywhere, and nothing left behind
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)

@@ -4,9 +4,10 @@
 
 A relative distance is norm(found - judge) / norm(judge) of a whole tensor. Each bound is about
 four times the largest distance that its tests showed (x86-64, torch 2.13, November 2026), except
-LOGITS, PREFILL* and NEAR_TIE, which are promised.
+LOGITS, PREFILL*, NEAR_TIE, GDN_STATE and GDN_ROUNDS, which are promised.
 """
 
+import torch
 from torch import Tensor
 
 OPERATION = 2e-6
@@ -15,6 +16,12 @@ GDN_WALK = 1e-6
 """token by token, outputs and states"""
 GDN_BLOCK = 4e-6
 """block form, keys of correlation 1 and beta near 1 included"""
+GDN_STATE = 1e-5
+"""kernels: records and committed state after one round, block form included"""
+GDN_ROUNDS = 1e-4
+"""kernels: state after 1,000 rounds of random acceptance"""
+GDN_OUTPUTS = {torch.float32: 1e-5, torch.float16: 4e-4, torch.bfloat16: 3e-3}
+"""kernels: outputs by dtype, of which half precision rounds half a place, 2e-4 and 1.7e-3"""
 LOGITS = 1e-4
 """against Transformers, times max(1, largest logit); absolute, element by element"""
 DRAFTER = 5e-6

@@ -224,3 +224,54 @@ def test_prefill_in_pieces_equals_prefill_at_once(split):
     assert distance(found, want) < GDN_BLOCK
     assert distance(pieces.recurrent, whole.recurrent) < GDN_BLOCK
     assert torch.equal(pieces.conv, whole.conv)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9, 16])
+def test_commit_as_a_product_equals_the_recurrence(rows):
+    for hard in ((0.0, (0.0, 1.0), 0.5), (1.0, (0.9, 1.0), 0.9999), (0.9, (0.9, 1.0), 1e-8)):
+        *inputs, weights = hard_rows(8, *hard)
+        state, records = random_layer(8)[1], empty_records(1)
+        layer = GdnRecords(**{n: getattr(records, n)[0] for n in records.__slots__})
+        gdn.verify_exact(*inputs, weights, state, layer, MAX_ROWS)
+        _, states = judge(*inputs, weights, state)
+        kept = torch.cat((state.conv, inputs[0][:rows]))[-(TAPS - 1) :]
+        gdn.commit_block(state.conv[None], state.recurrent[None], records, rows)
+        assert distance(state.recurrent, states[rows - 1]) < GDN_BLOCK
+        assert torch.equal(state.conv, kept)
+
+
+@pytest.mark.parametrize("verify", [gdn.verify_exact, gdn.verify_block])
+@pytest.mark.parametrize("commit", [gdn.commit, gdn.commit_block])
+def test_requests_are_served_as_if_each_were_alone(verify, commit):
+    rows = torch.tensor([3, 16, 1], dtype=torch.int32)
+    weights, _ = random_layer(10)
+    states = [random_layer(10 + i)[1] for i in range(3)]
+    inputs = [random_rows(10 + i) for i in range(3)]
+    together = GdnState(
+        conv=torch.stack([x.conv for x in states]),
+        recurrent=torch.stack([x.recurrent for x in states]),
+    )
+    records = empty_records(1, 3)
+    layer = GdnRecords(**{n: getattr(records, n)[0] for n in records.__slots__})
+    y = verify(*(torch.stack(x) for x in zip(*inputs, strict=True)), weights, together, layer, rows)
+    commit(together.conv[None], together.recurrent[None], records, rows)
+    for i, state in enumerate(states):
+        own = empty_records(1)
+        alone = GdnRecords(**{n: getattr(own, n)[0] for n in own.__slots__})
+        assert torch.equal(y[i], verify(*inputs[i], weights, state, alone, rows[i]))
+        commit(state.conv[None], state.recurrent[None], own, rows[i])
+        assert torch.equal(together.conv[i], state.conv)
+        assert torch.equal(together.recurrent[i], state.recurrent)
+
+
+def test_rows_beyond_the_count_do_not_enter_a_block():
+    weights, state = random_layer(12)
+    rows = tuple(x.clone() for x in random_rows(12))
+    want = gdn.verify_block(*(x[:5] for x in rows), weights, state, empty_records(), 5)
+    for x in rows:
+        x[5:] = torch.nan
+    records = empty_records()
+    y = gdn.verify_block(*rows, weights, state, records, 5)
+    assert torch.equal(y, torch.cat((want, torch.zeros(MAX_ROWS - 5, HV, V))))
+    for name in records.__slots__:
+        assert torch.equal(getattr(records, name)[5:], getattr(empty_records(), name)[5:])

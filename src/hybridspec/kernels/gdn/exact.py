@@ -74,12 +74,12 @@ def prepare_kernel(
             tl.store(keys + place, mixed, mask=live[:, None])
     else:
         i_h = i_head - 2 * H
-        mixed, live = _convolved(
+        value, live = _convolved(
             x, past, weight, rows, inputs, i_b, time, 2 * H * K + i_h * V,
             V, CONV, N, C, X_ROW, KEEPS_INPUTS, OVERLAPS,
         )  # fmt: skip
         head = at * HV + i_h
-        tl.store(values + head[:, None] * V + tl.arange(0, V)[None, :], mixed, mask=live[:, None])
+        tl.store(values + head[:, None] * V + tl.arange(0, V)[None, :], value, mask=live[:, None])
         gate = i_b * A_ITEM + time * A_ROW + i_h
         shifted = tl.load(a + gate).to(tl.float32) + tl.load(bias + i_h).to(tl.float32)
         g = log_decay(shifted, tl.load(rate + i_h).to(tl.float32))

@@ -21,7 +21,9 @@ CONV = 4
 HALF = tl.float32 if INTERPRETED else tl.bfloat16
 # H200, November 2026, 30 layers of the 35B shape at 16 rows
 PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
-WALK_COLUMNS, WALK_LANES = 8, 16  # 255 us; of 32: 390, 4 columns of 32 347
+# by K: 8 of 256 spill 104 bytes a thread
+WALK_COLUMNS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 4}
+WALK_LANES = 16  # 8 columns 255 us; of 32: 390, 4 columns of 32 347
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 155 us; 64 columns 194, 4 warps 197, 16 warps 225
 EXACT_COMMIT_COLUMNS, EXACT_COMMIT_WARPS = 8, 1  # 69 us; 32 columns and 4 warps 73
 BLOCK_COMMIT_COLUMNS, BLOCK_COMMIT_WARPS = 16, 2  # 45 us; 32 columns 45 to 48, 64 columns 79
@@ -66,9 +68,10 @@ def verify_exact(
         **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_N=block_n, **modes,
         num_warps=PREPARE_WARPS,
     )  # fmt: skip
-    walk_kernel[V // WALK_COLUMNS, HV, B](
+    columns = WALK_COLUMNS[K]
+    walk_kernel[V // columns, HV, B](
         state.recurrent, rows, queries, records.keys, values, gates, y, records.updates,
-        H=H, HV=HV, K=K, V=V, N=N, BLOCK_V=WALK_COLUMNS, LANES_K=WALK_LANES,
+        H=H, HV=HV, K=K, V=V, N=N, BLOCK_V=columns, LANES_K=WALK_LANES,
         OVERLAPS=modes["OVERLAPS"], launch_pdl=modes["launch_pdl"], num_warps=1,
     )  # fmt: skip
     return y
@@ -119,11 +122,17 @@ def _commit(
     L, HV, K, V = recurrent.shape[0], *recurrent.shape[-3:]
     N, H = records.keys.shape[-3:-1]
     C, B = conv.shape[-1], rows.numel()
-    if recurrent.shape[:-3] != (L, *rows.shape) or records.inputs.shape != (L, *rows.shape, N, C):
-        raise ShapeError(
-            f"states {tuple(recurrent.shape)} and inputs {tuple(records.inputs.shape)} must both "
-            f"be of {L} layers and of as many requests as there are counts, {tuple(rows.shape)}."
-        )
+    items = (L, *rows.shape)
+    _check_shapes(
+        f"counts {tuple(rows.shape)} and {L} layers",
+        recurrent=(recurrent, (*items, HV, K, V)),
+        conv=(conv, (*items, CONV - 1, 2 * H * K + HV * V)),
+        **_of_records(records, items, (N, H, HV, K, V)),
+    )
+    if not is_exact and N != 16:
+        raise ShapeError(f"commit_block takes records of 16 rows, got {N}: use commit.")
+    _check_rows(rows, HV, H)
+    _check_records(records, conv.dtype)
     _check_state(conv, recurrent)
     limit = EXACT_COMMIT_COLUMNS if is_exact else BLOCK_COMMIT_COLUMNS
     columns = min(limit, V)
@@ -164,31 +173,65 @@ def _check(
 ) -> _Sizes:
     """Raises ShapeError that names what does not fit."""
     HV, K, V = state.recurrent.shape[-3:]
-    N, C = qkv.shape[-2:]
-    H = records.keys.shape[-2]
-    items = tuple(qkv.shape[:-2])
-    wanted = {
-        "a": (a, (*items, N, HV)),
-        "b": (b, (*items, N, HV)),
-        "rows": (rows, items),
-        "conv's weight": (weights.conv, (CONV, 2 * H * K + HV * V)),
-        "conv's state": (state.conv, (*items, CONV - 1, C)),
-        "records' inputs": (records.inputs, (*items, N, C)),
-        "records' updates": (records.updates, (*items, N, HV, V)),
-    }
-    for name, (tensor, shape) in wanted.items():
-        if tensor.shape != shape:
-            raise ShapeError(
-                f"{name} must be {shape} beside qkv {tuple(qkv.shape)}, got {tuple(tensor.shape)}."
-            )
-    if HV % H:
-        raise ShapeError(f"{HV} value heads are no multiple of {H} key heads.")
+    N, H, items = qkv.shape[-2], records.keys.shape[-2], tuple(qkv.shape[:-2])
+    C = 2 * H * K + HV * V
+    _check_shapes(
+        f"qkv {tuple(qkv.shape)} and {H} key heads",
+        qkv=(qkv, (*items, N, C)),
+        a=(a, (*items, N, HV)),
+        b=(b, (*items, N, HV)),
+        rows=(rows, items),
+        weights_conv=(weights.conv, (CONV, C)),
+        weights_decay_rate=(weights.decay_rate, (HV,)),
+        weights_dt_bias=(weights.dt_bias, (HV,)),
+        state_conv=(state.conv, (*items, CONV - 1, C)),
+        state_recurrent=(state.recurrent, (*items, HV, K, V)),
+        **_of_records(records, items, (N, H, HV, K, V)),
+    )
+    _check_rows(rows, HV, H)
+    if N % PREPARE_ROWS and N not in (1, 2):
+        raise ShapeError(f"qkv holds {N} rows; the kernels take 1, 2 or multiples of 4: pad it.")
     if a.stride() != b.stride() or qkv.stride(-1) != 1 or a.stride(-1) != 1:
         raise ShapeError("qkv, a and b must be contiguous along a row, a and b laid out alike.")
-    if rows.dtype != torch.int32:
-        raise ShapeError(f"rows must be int32, got {rows.dtype}.")
+    if not weights.conv.is_contiguous():
+        raise ShapeError("weights_conv must be contiguous.")
+    if state.conv.dtype != qkv.dtype:
+        raise ShapeError(f"state_conv must be {qkv.dtype} as qkv is, got {state.conv.dtype}.")
+    _check_records(records, qkv.dtype)
     _check_state(state.conv, state.recurrent)
     return _Sizes(B=rows.numel(), N=N, H=H, HV=HV, K=K, V=V, C=C)
+
+
+def _check_shapes(beside: str, **wanted: tuple[Tensor, tuple[int, ...]]) -> None:
+    for name, (tensor, shape) in wanted.items():
+        if tensor.shape != shape:
+            raise ShapeError(f"{name} must be {shape} beside {beside}, got {tuple(tensor.shape)}.")
+
+
+def _of_records(
+    records: GdnRecords, items: tuple[int, ...], sizes: tuple[int, int, int, int, int]
+) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
+    N, H, HV, K, V = sizes
+    return {
+        "records_inputs": (records.inputs, (*items, N, 2 * H * K + HV * V)),
+        "records_keys": (records.keys, (*items, N, H, K)),
+        "records_updates": (records.updates, (*items, N, HV, V)),
+        "records_log_decays": (records.log_decays, (*items, N, HV)),
+    }
+
+
+def _check_rows(rows: Tensor, HV: int, H: int) -> None:
+    if HV % H:
+        raise ShapeError(f"{HV} value heads are no multiple of {H} key heads.")
+    if rows.dtype != torch.int32 or not rows.is_contiguous():
+        raise ShapeError(f"rows must be int32 and contiguous, got {rows.dtype}.")
+
+
+def _check_records(records: GdnRecords, dtype: torch.dtype) -> None:
+    for name in ("inputs", "keys", "updates", "log_decays"):
+        tensor, wanted = getattr(records, name), dtype if name == "inputs" else torch.float32
+        if tensor.dtype != wanted or not tensor.is_contiguous():
+            raise ShapeError(f"records_{name} must be {wanted} and contiguous: {tensor.dtype}.")
 
 
 def _check_state(conv: Tensor, recurrent: Tensor) -> None:

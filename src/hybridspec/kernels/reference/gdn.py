@@ -7,11 +7,17 @@ would add. `commit` then rebuilds the states of all layers after the accepted ro
 gets wrong: the decay comes before the read of the old memory, and the output reads the state after
 the write.
 
+All but `prepare` and `prefill` also take a leading dimension of requests, with a count for each
+([B] instead of []): of qkv, a, b, of one layer's state and records, and behind the layers of what
+is committed.
+
 Formulas: design of the delta rule in blocks, arXiv 2412.06464 (Gated Delta Networks), sections 3.2
 and 3.3.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -34,17 +40,17 @@ class GdnWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GdnState:
-    """One layer's memory of the rows that were committed."""
+    """One layer's memory of the rows that were committed; of one request or of several."""
 
     conv: Tensor
-    """[CONV - 1, C] float: the last inputs of the convolution, oldest first"""
+    """[..., CONV - 1, C] float: the last inputs of the convolution, oldest first"""
     recurrent: Tensor
-    """[HV, K, V] float32"""
+    """[..., HV, K, V] float32"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GdnRecords:
-    """What each row of the last block would add; a leading dimension of layers is allowed."""
+    """What each row of the last block would add; leading dimensions: layers, requests."""
 
     inputs: Tensor
     """[..., MAX_ROWS, C] float: inputs of the convolution"""
@@ -110,6 +116,8 @@ def verify_exact(
     Arguments as in `prepare`; N = MAX_ROWS; rows [] int32, 1..N. Writes records, leaves the state.
     returns [N, HV, V], zeros from `rows` on
     """
+    if qkv.dim() == 3:
+        return _each(verify_exact, qkv, a, b, weights, state, records, rows)
     x = prepare(qkv, a, b, weights, state)
     decays = x.log_decay.exp()
     memory = state.recurrent
@@ -134,11 +142,18 @@ def verify_block(
     records: GdnRecords,
     rows: Tensor,
 ) -> Tensor:
-    """Outputs in block form: N = rows, one triangular solve instead of a walk."""
-    x = prepare(qkv, a, b, weights, state)
+    """Outputs in block form, one triangular solve instead of a walk.
+
+    Arguments as in `verify_exact`. Rows from `rows` on are not read, and recorded by nothing.
+    returns [N, HV, V], zeros from `rows` on
+    """
+    if qkv.dim() == 3:
+        return _each(verify_block, qkv, a, b, weights, state, records, rows)
+    n = int(rows)
+    x = prepare(qkv[:n], a[:n], b[:n], weights, state)
     y, updates, _ = _delta_block(x, state.recurrent)
-    _record(records, qkv, x, updates)
-    return y
+    _record(records, qkv[:n], x, updates)
+    return y if n == len(qkv) else torch.cat((y, y.new_zeros(len(qkv) - n, *y.shape[1:])))
 
 
 def prefill(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState) -> Tensor:
@@ -161,12 +176,70 @@ def commit(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor) -
     recurrent [L, HV, K, V]      float32
     rows      []                 int32, 1..MAX_ROWS
     """
+    if recurrent.dim() == 5:
+        _commit_each(commit, conv, recurrent, records, rows)
+        return
     repeats = recurrent.shape[1] // records.keys.shape[2]
     decays = records.log_decays.exp()
     for row in range(int(rows)):
         recurrent.mul_(decays[:, row, :, None, None])
         keys = records.keys[:, row].repeat_interleave(repeats, dim=1)
         recurrent.copy_(_write(recurrent, keys, records.updates[:, row]))
+    _keep_inputs(conv, records, rows)
+
+
+def commit_block(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor) -> None:
+    """As `commit`, in one product a head; equal to it up to rounding.
+
+    S_r = b_r S_0 + sum of (b_r / b_s) k_s u_s^T over s <= r, b_t the product of the first t decays
+    """
+    if recurrent.dim() == 5:
+        _commit_each(commit_block, conv, recurrent, records, rows)
+        return
+    r = int(rows)
+    total = records.log_decays[:, :r].cumsum(1)
+    ratio = (total[:, -1:] - total).exp()
+    keys = records.keys[:, :r].repeat_interleave(recurrent.shape[1] // records.keys.shape[2], dim=2)
+    recurrent.mul_(total[:, -1, :, None, None].exp())
+    writes = (keys * ratio.unsqueeze(-1), records.updates[:, :r])
+    recurrent.add_(torch.einsum("lrhk,lrhv->lhkv", *writes))
+    _keep_inputs(conv, records, rows)
+
+
+_Parts = TypeVar("_Parts", GdnState, GdnRecords)
+
+
+def _at(parts: _Parts, place: int | tuple[slice, int]) -> _Parts:
+    """A view of one request in all tensors."""
+    return type(parts)(**{name: getattr(parts, name)[place] for name in parts.__slots__})
+
+
+def _each(
+    verify: Callable[..., Tensor],
+    qkv: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: GdnWeights,
+    state: GdnState,
+    records: GdnRecords,
+    rows: Tensor,
+) -> Tensor:
+    """One request after the other, each as if it were alone."""
+    y = [
+        verify(qkv[i], a[i], b[i], weights, _at(state, i), _at(records, i), rows[i])
+        for i in range(len(qkv))
+    ]
+    return torch.stack(y)
+
+
+def _commit_each(
+    move: Callable[..., None], conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor
+) -> None:
+    for i in range(len(rows)):
+        move(conv[:, i], recurrent[:, i], _at(records, (slice(None), i)), rows[i])
+
+
+def _keep_inputs(conv: Tensor, records: GdnRecords, rows: Tensor) -> None:
     kept = conv.shape[1]
     conv.copy_(torch.cat((conv, records.inputs[:, : int(rows)]), dim=1)[:, -kept:])
 
