@@ -245,7 +245,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=480, help="start no case after this")
     parser.add_argument("--only-check", action="store_true", help="check the arms, time nothing")
     parser.add_argument("--no-preflight", action="store_true", help="no check in own processes")
-    parser.add_argument("--commit", help="of the checkout, where git cannot tell")
+    parser.add_argument("--commit", help="of the checkout, where git does not know it")
     parser.add_argument("--output", type=Path, default=RESULT)
     return parser.parse_args()
 
@@ -262,7 +262,7 @@ def main() -> int:
     failed = {} if asked.no_preflight else preflight(asked.arms)
     arms = [name for name in asked.arms if name not in failed]
     facts = observe(torch.device("cuda"), " ".join(["python", *sys.argv])).to_json()
-    facts["commit"] = facts["commit"] or asked.commit
+    facts["commit"] = asked.commit or facts["commit"]
     facts["protocol"] = {"layers": LAYERS, "flush": asked.flush, "flush_bytes": FLUSH}
     results: list[dict[str, object]] = []
     left_out: list[str] = []
