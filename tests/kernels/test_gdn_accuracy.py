@@ -56,6 +56,20 @@ def test_correlated_keys_and_strong_writes_cost_no_digits(verify, commit, device
                 assert places(y[:rows], wanted[:rows]) <= 1, (hard, rows)
 
 
+@everywhere
+@modes
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1e6])
+def test_states_and_values_of_any_size_keep_their_digits(verify, commit, scale, device, dtype):
+    """Operands of products are fp16: a state is scaled by its own magnitude, values are not cut."""
+    given = case(usual(device), device, dtype, seed=3)
+    state = copied(given.state)
+    state.recurrent.mul_(scale)
+    own = replace(given, state=state).with_rows(9)
+    verify(*own.arguments())
+    found = committed(commit, own, own.records, 9)
+    assert distance(found.recurrent, judged(own)[1].recurrent) < GDN_STATE
+
+
 def test_places_are_counted_in_units_of_the_last_one():
     wanted = torch.tensor([[1.0, 1.0, 1.5, -2.0]], dtype=torch.float64)
     found = torch.tensor([[1.0, 1 + 2**-7, 1.5, -2 - 2**-6]])

@@ -14,15 +14,24 @@ key s from all later columns. The first N columns then hold y and the last N hol
 the columns, so that a step is one exchange. Forward substitution in fp32, as the design asks: the
 product form loses two digits where keys repeat.
 
-Products are of three terms of bf16 halves (`rows.split`), within 1e-5 of the result; one tf32 term
-is off by up to 5e-4 (docs/gdn.md).
+Products are of three terms of fp16 halves (`rows.halves`) that powers of two keep in range: within
+1e-6 of the result, where one tf32 term is off by up to 5e-4 (docs/gdn.md).
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hybridspec.kernels.gdn.rows import convolve4, log_decay, product, sigmoid, split, tap
+from hybridspec.kernels.gdn.rows import (
+    convolve4,
+    halves,
+    log_decay,
+    magnitude,
+    product,
+    sigmoid,
+    tap,
+    thirds,
+)
 
 
 @triton.jit
@@ -31,10 +40,10 @@ def block_kernel(
     y, inputs, updates, keys, log_decays, coefficients,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, CONV: tl.constexpr,
     N: tl.constexpr, C: tl.constexpr, X_ROW: tl.constexpr, X_ITEM: tl.constexpr,
-    A_ROW: tl.constexpr, A_ITEM: tl.constexpr, BLOCK_V: tl.constexpr, HALF: tl.constexpr,
+    A_ROW: tl.constexpr, A_ITEM: tl.constexpr, BLOCK_V: tl.constexpr, THIRD: tl.constexpr,
     KEEPS_INPUTS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """HALF: dtype of a product's operands, bf16; fp32 in the interpreter, which has no bf16."""
+    """THIRD: bf16; fp32 in the interpreter, which has no bf16."""
     i_v, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     i_key = i_h // (HV // H)
     row = tl.arange(0, N)
@@ -61,6 +70,7 @@ def block_kernel(
     n = tl.load(rows + i_b)
     shifted = tl.load(a + gate).to(tl.float32) + offset
     strength = tl.load(b + gate).to(tl.float32)
+    strength_v = tl.load(b + i_b * A_ITEM + row * A_ROW + i_h).to(tl.float32)
     x3 = tap(x, past, time, channels, C, X_ROW, 3, CONV)
     x2 = tap(x, past, time, channels, C, X_ROW, 2, CONV)
     x1 = tap(x, past, time, channels, C, X_ROW, 1, CONV)
@@ -69,11 +79,13 @@ def block_kernel(
     v2 = tap(x, past, row, channels_v, C, X_ROW, 2, CONV)
     v1 = tap(x, past, row, channels_v, C, X_ROW, 1, CONV)
     v0 = tap(x, past, row, channels_v, C, X_ROW, 0, CONV)
-    s_high, s_low = split(S, HALF)  # while the inputs arrive
+    power, inverse = magnitude(S)
+    s_high, s_low = halves(S * inverse)  # while the inputs arrive
     live, live_v = time < n, (row < n)[:, None]
     X = tl.where(live[:, None], convolve4(x3, x2, x1, x0, w3, w2, w1, w0), 0.0)
-    X = X * (tl.where(is_key, 1.0, K**-0.5) * tl.rsqrt(tl.sum(X * X, 1) + 1e-6))[:, None]
-    v = tl.where(live_v, convolve4(v3, v2, v1, v0, wv3, wv2, wv1, wv0), 0.0)
+    X = X * (16.0 * tl.rsqrt(tl.sum(X * X, 1) + 1e-6))[:, None]  # 16 times a unit vector
+    v = convolve4(v3, v2, v1, v0, wv3, wv2, wv1, wv0) * sigmoid(strength_v)[:, None]  # beta v
+    v = tl.where(live_v, v, 0.0)
     g = tl.where(live, log_decay(shifted, decay_rate), 0.0)
     beta = tl.where(live, sigmoid(strength), 0.0)
     total = tl.reshape(tl.cumsum(tl.reshape(g, [2, N]), 1), [2 * N])  # log b_t
@@ -82,12 +94,12 @@ def block_kernel(
         tl.store(log_decays + (i_b * N + time) * HV + i_h, g, mask=live & is_key)
         if i_h % (HV // H) == 0:
             place = ((i_b * N + time)[:, None] * H + i_key) * K + lane
-            tl.store(keys + place, X, mask=(live & is_key)[:, None])
+            tl.store(keys + place, X * 0.0625, mask=(live & is_key)[:, None])
             if KEEPS_INPUTS:
                 place = (i_b * N + time)[:, None] * C + channels
                 tl.store(inputs + place, x0, mask=live[:, None])
 
-    x_high, x_low = split(X, HALF)
+    x_high, x_low = halves(X)
     _, k_high = tl.split(tl.permute(tl.reshape(x_high, [2, N, K]), (1, 2, 0)))
     _, k_low = tl.split(tl.permute(tl.reshape(x_low, [2, N, K]), (1, 2, 0)))
     x_high, x_low = tl.trans(x_high), tl.trans(x_low)
@@ -101,20 +113,19 @@ def block_kernel(
     # a key is seen by later keys, and by queries from its own row on; masked before exp
     is_seen = time[None, :] + tl.where(is_key, 0, 1)[None, :] > row[:, None]
     ratio = tl.exp(tl.where(is_seen, total[None, :] - total_row[:, None], -1e30))
-    step = seen * ratio * tl.where(is_key, beta, -1.0)[None, :]
+    step = seen * ratio * (0.00390625 * tl.where(is_key, beta, -(K**-0.5)))[None, :]
     mine = coefficients + ((i_b * HV + i_h) * (V // BLOCK_V) + i_v) * 2 * N * N
     tl.store(mine + row[:, None] * 2 * N + i[None, :], step)
     tl.debug_barrier()  # the coefficients are read by other threads than wrote them
     of_key = ()
     for s in tl.static_range(N):
         of_key += (tl.load(mine + s * 2 * N + i),)
-    Z = Z * (tl.exp(total) * tl.where(is_key, -beta, 1.0))[None, :]
+    Z = Z * (0.0625 * power * tl.exp(total) * tl.where(is_key, -beta, K**-0.5))[None, :]
     # values enter as a product, which spares their loads a change of layout
-    enters = tl.where(row[:, None] + N == i[None, :], beta[None, :], 0.0)
-    v_high, v_low = split(v, HALF)
-    e_high, e_low = split(enters, HALF)
-    Z += product(tl.trans(v_high), e_high, i_h, 7)
-    Z += product(tl.trans(v_high), e_low, i_h, 8) + product(tl.trans(v_low), e_high, i_h, 9)
+    enters = tl.where(row[:, None] + N == i[None, :], 1.0, 0.0).to(THIRD)
+    v_high, v_middle, v_low = thirds(v, THIRD)
+    Z += product(tl.trans(v_high), enters, i_h, 7)
+    Z += product(tl.trans(v_middle), enters, i_h, 8) + product(tl.trans(v_low), enters, i_h, 9)
 
     every = tl.zeros([BLOCK_V, 2 * N], tl.int32)
     Z = tl.gather(Z, every + i[None, :], 1)

@@ -18,7 +18,7 @@ from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights
 WIDTHS = (16, 32, 64, 128, 256)
 """of keys and of values"""
 CONV = 4
-HALF = tl.float32 if INTERPRETED else tl.bfloat16
+THIRD = tl.float32 if INTERPRETED else tl.bfloat16
 # H200, November 2026, 30 layers of the 35B shape at 16 rows
 PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
 # by K: 8 of 256 spill 104 bytes a thread
@@ -100,7 +100,7 @@ def verify_block(
         qkv, a, b, weights.conv, weights.decay_rate, weights.dt_bias,
         state.conv, state.recurrent, rows,
         y, records.inputs, records.updates, records.keys, records.log_decays, scratch,
-        **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_V=columns, HALF=HALF,
+        **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_V=columns, THIRD=THIRD,
         **_modes(qkv, records), num_warps=BLOCK_WARPS,
     )  # fmt: skip
     return y
@@ -139,7 +139,7 @@ def _commit(
     commit_kernel[V // columns, HV + 1, L * B](
         conv, recurrent, records.inputs, records.keys, records.updates, records.log_decays, rows,
         B=B, H=H, HV=HV, K=K, V=V, CONV=CONV, N=N, C=C, BLOCK_V=columns,
-        BLOCK_C=COMMIT_CHANNELS, HALF=HALF, IS_EXACT=is_exact,
+        BLOCK_C=COMMIT_CHANNELS, IS_EXACT=is_exact,
         num_warps=EXACT_COMMIT_WARPS if is_exact else BLOCK_COMMIT_WARPS,
     )  # fmt: skip
 

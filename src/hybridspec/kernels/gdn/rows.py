@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic
-"""Device functions that the GDN kernels share: convolution, activations, exact splits.
+"""Device functions that the GDN kernels share: convolution, activations, operands of products.
 
 Everything is cast to fp32 on load. Sigmoid is the square of a reciprocal root: three instructions
 where a division takes ten, and as exact.
@@ -48,14 +48,34 @@ def convolve4(x3, x2, x1, x0, w3, w2, w1, w0):
 
 
 @triton.jit
-def split(x, DTYPE: tl.constexpr):
-    """x as a sum of two bf16 numbers, 2^-17 of it left over: operands of a tensor core.
+def halves(x):
+    """x as a sum of two fp16 numbers, 2^-22 of it left over, where 2^-3 < |x| < 2^15.
 
-    Rounding by integers takes four instructions a number, the conversion there and back more.
+    Operands of a tensor core. Smaller numbers leave up to 2^-25: scale x by a power of two first.
     """
-    bits = x.to(tl.int32, bitcast=True)
-    high = ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
-    return high.to(DTYPE), (x - high).to(DTYPE)
+    high = x.to(tl.float16)
+    return high, (x - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def thirds(x, DTYPE: tl.constexpr):
+    """x as a sum of three bf16 numbers, nothing left over: for factors that are 0 or 1.
+
+    Rounded by integers, which the compiler converts in pairs.
+    """
+    high = ((x.to(tl.int32, bitcast=True) + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+    rest = x - high
+    middle = ((rest.to(tl.int32, bitcast=True) + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+    return high.to(DTYPE), middle.to(DTYPE), (rest - middle).to(DTYPE)
+
+
+@triton.jit
+def magnitude(x):
+    """The largest power of two that is no larger than some |x| of the tile, and its reciprocal."""
+    exponent = tl.max(tl.abs(x)).to(tl.int32, bitcast=True) & 0x7F800000
+    return exponent.to(tl.float32, bitcast=True), (0x7F000000 - exponent).to(
+        tl.float32, bitcast=True
+    )
 
 
 @triton.jit
