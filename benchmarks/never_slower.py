@@ -25,6 +25,7 @@ from hybridspec.core.options import Mode
 from hybridspec.models import embedded
 
 MODES: tuple[Mode, ...] = ("exact", "fast")
+CASES = ("random words", "shuffled drafter")
 LIMIT = 0.98
 """tokens a second over those of plain decoding"""
 RESULT = Path(__file__).parent / "results" / "never_slower_cpu.json"
@@ -69,6 +70,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--case", choices=CASES, help="one of the cases alone")
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
     found: list[dict[str, object]] = []
@@ -76,8 +78,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         words = write_prompts(Path(folder) / "words.jsonl", prose(asked.prompts, 40, seed=0))
         shuffled = write_shuffled_drafter(Path(folder) / "shuffled", seed=0)
-        cases = {"random words": (embedded.DRAFTER, words), "shuffled drafter": (shuffled, None)}
+        cases = dict(zip(CASES, ((embedded.DRAFTER, words), (shuffled, None)), strict=True))
         for name, (drafter, prompts) in cases.items():
+            if asked.case not in (None, name):
+                continue
             for mode in MODES:
                 options = DecodeOptions(
                     model=str(embedded.TARGET),

@@ -257,7 +257,7 @@ class ScriptedDrafter:
 
     def empty_state(self, positions: int) -> DraftState:
         """No memory but the count of committed positions."""
-        return DraftState(keys=torch.empty(0), values=torch.empty(0), waiting=[])
+        return DraftState(keys=torch.empty(0), values=torch.empty(0), ring=torch.empty(0))
 
     def take(self, taps: Tensor, state: DraftState) -> None:
         """Count what was committed."""
@@ -267,7 +267,7 @@ class ScriptedDrafter:
         """The next of the script, with the wished number of right drafts."""
         right = self.right[self.rounds] if self.rounds < len(self.right) else self.block_size
         self.rounds += 1
-        emitted = state.injected + state.waiting_rows() - self.prompt + 1
+        emitted = state.injected + state.waiting - self.prompt + 1
         assert int(anchor) == self.script[emitted - 1], "the text left its script"
         drafts = (self.script[emitted:] + [0] * self.block_size)[: self.block_size - 1]
         if right < len(drafts):

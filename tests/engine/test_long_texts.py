@@ -98,8 +98,8 @@ def test_after_a_pause_drafts_are_those_of_a_run_that_never_paused(
     for rests in [False] * before + [True] * rounds + [False] * after:
         outcome = rested.plain_round() if rests else rested.drafted_round()
         state = rested.request.draft
-        assert state.waiting_rows() <= RING_ROWS
-        assert state.injected + state.waiting_rows() == int(rested.request.target.length)
+        assert state.waiting <= RING_ROWS
+        assert state.injected + state.waiting == int(rested.request.target.length)
         if not rests:
             accepted[state.injected] = int(outcome.verdict.accepted)
         text += outcome.tokens.tolist()

@@ -17,7 +17,7 @@ from tests.tiny import ScriptedDrafter, write_target
 
 pytestmark = pytest.mark.usefixtures("inference")
 PROMPT = b"1, 2, 3, 4, "
-LOST = 50
+LOST = 100
 """plain steps that pay for a lost round under the table below"""
 
 
@@ -27,13 +27,13 @@ def target(tmp_path_factory):
 
 
 def test_drafting_rests_while_no_draft_fits_and_resumes_when_they_do(target):
-    ids = plain_ids(target, PROMPT, 400)
+    ids = plain_ids(target, PROMPT, 600)
     drafter = ScriptedDrafter(script=ids, prompt=len(PROMPT), right=[0] * (MEMORY + 2))
     policy = Hybrid(
         acceptance=Acceptance(slope=0.0, intercepts=(2.0,) * 15),
         latency=Latency.measured({0: [1.25] * 16}, plain={0: 1.0}),
     )
-    rounds = begin(target, PROMPT, drafter=drafter, policy=policy, budget=400)
+    rounds = begin(target, PROMPT, drafter=drafter, policy=policy, budget=600)
     kinds, tally, drafted = [], Tally(), 0
     emissions = decode(rounds, tally)
     found = list(next(emissions).token_ids)

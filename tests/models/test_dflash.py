@@ -78,11 +78,11 @@ def test_injection_in_pieces_is_injection_at_once(tiny_drafter, target, drafter,
     state = drafter.empty_state(len(taps))
     for piece in taps.split(pieces):
         drafter.take(piece, state)
-        assert state.waiting_rows() <= RING_ROWS
-        assert state.injected + state.waiting_rows() <= len(taps)
+        assert state.waiting <= RING_ROWS
+        assert state.injected + state.waiting <= len(taps)
     drafter.inject(state)
     assert state.injected == len(taps)
-    assert state.waiting_rows() == 0
+    assert state.waiting == 0
     for found, want in zip(
         injected(state), Judge(tiny_drafter, drafter).context(taps), strict=True
     ):

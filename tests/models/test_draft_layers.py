@@ -117,7 +117,7 @@ def test_a_drafter_of_sliding_layers_keeps_two_windows(target, tmp_path, window,
     _, state = agrees(target, directory, 300, pieces)
     assert state.keys.shape[2] == state.values.shape[2] == 2 * (window - 1) + MAX_ROWS
     assert state.injected == 300
-    assert state.waiting_rows() <= RING_ROWS
+    assert state.waiting <= RING_ROWS
 
 
 def test_a_context_within_the_window_needs_no_more_room_than_itself(target, tmp_path):

@@ -78,12 +78,10 @@ class DraftState:
     """position of the first row; above 0 only where all layers slide"""
     injected: int = 0
     """positions whose context went into the cache"""
-    waiting: list[Tensor]
-    """tap rows [r, taps D] of committed positions from `injected` on"""
-
-    def waiting_rows(self) -> int:
-        """Rows that wait for injection."""
-        return sum(len(rows) for rows in self.waiting)
+    ring: Tensor
+    """[RING_ROWS, taps D]: tap rows of committed positions from `injected` on"""
+    waiting: int = 0
+    """rows of the ring that wait for injection"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,20 +116,25 @@ class Drafter:
             config.head_dim,
         )
         zeros = torch.zeros(shape, dtype=torch.float32, device=self.fc.device)
-        return DraftState(keys=zeros, values=zeros.clone(), waiting=[])
+        ring = torch.empty(RING_ROWS, self.fc.shape[1], device=self.fc.device)
+        return DraftState(keys=zeros, values=zeros.clone(), ring=ring)
 
     def take(self, taps: Tensor, state: DraftState) -> None:
         """Keep tap rows [r, taps D] of newly committed positions; a full ring is injected."""
-        state.waiting.append(taps)
-        if state.waiting_rows() > RING_ROWS - MAX_ROWS:
+        for rows in taps.split(RING_ROWS):
+            if state.waiting + len(rows) > RING_ROWS:
+                self.inject(state)
+            state.ring[state.waiting : state.waiting + len(rows)] = rows
+            state.waiting += len(rows)
+        if state.waiting > RING_ROWS - MAX_ROWS:
             self.inject(state)
 
     def inject(self, state: DraftState) -> None:
         """Turn the waiting tap rows into context keys and values of every layer."""
         if not state.waiting:
             return
-        taps = torch.cat(state.waiting)
-        state.waiting.clear()
+        taps = state.ring[: state.waiting]
+        state.waiting = 0
         end = state.injected + len(taps)
         if self.config.reach is not None:  # what no later block can see is not computed
             taps = taps[max(0, len(taps) - self.config.reach) :]
