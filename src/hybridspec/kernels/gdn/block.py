@@ -83,7 +83,8 @@ def block_kernel(
     s_high, s_low = halves(S * inverse)  # while the inputs arrive
     live, live_v = time < n, (row < n)[:, None]
     X = tl.where(live[:, None], convolve4(x3, x2, x1, x0, w3, w2, w1, w0), 0.0)
-    X = X * (16.0 * tl.rsqrt(tl.sum(X * X, 1) + 1e-6))[:, None]  # 16 times a unit vector
+    # 16 times a unit vector, so that its halves keep their digits
+    X = X * (16 * tl.rsqrt(tl.sum(X * X, 1) + 1e-6))[:, None]
     v = convolve4(v3, v2, v1, v0, wv3, wv2, wv1, wv0) * sigmoid(strength_v)[:, None]  # beta v
     v = tl.where(live_v, v, 0.0)
     g = tl.where(live, log_decay(shifted, decay_rate), 0.0)
@@ -94,7 +95,7 @@ def block_kernel(
         tl.store(log_decays + (i_b * N + time) * HV + i_h, g, mask=live & is_key)
         if i_h % (HV // H) == 0:
             place = ((i_b * N + time)[:, None] * H + i_key) * K + lane
-            tl.store(keys + place, X * 0.0625, mask=(live & is_key)[:, None])
+            tl.store(keys + place, X * (1 / 16), mask=(live & is_key)[:, None])
             if KEEPS_INPUTS:
                 place = (i_b * N + time)[:, None] * C + channels
                 tl.store(inputs + place, x0, mask=live[:, None])
@@ -113,14 +114,14 @@ def block_kernel(
     # a key is seen by later keys, and by queries from its own row on; masked before exp
     is_seen = time[None, :] + tl.where(is_key, 0, 1)[None, :] > row[:, None]
     ratio = tl.exp(tl.where(is_seen, total[None, :] - total_row[:, None], -1e30))
-    step = seen * ratio * (0.00390625 * tl.where(is_key, beta, -(K**-0.5)))[None, :]
+    step = seen * ratio * (1 / 256 * tl.where(is_key, beta, -(K**-0.5)))[None, :]
     mine = coefficients + ((i_b * HV + i_h) * (V // BLOCK_V) + i_v) * 2 * N * N
     tl.store(mine + row[:, None] * 2 * N + i[None, :], step)
     tl.debug_barrier()  # the coefficients are read by other threads than wrote them
     of_key = ()
     for s in tl.static_range(N):
         of_key += (tl.load(mine + s * 2 * N + i),)
-    Z = Z * (0.0625 * power * tl.exp(total) * tl.where(is_key, -beta, K**-0.5))[None, :]
+    Z = Z * (power * (1 / 16) * tl.exp(total) * tl.where(is_key, -beta, K**-0.5))[None, :]
     # values enter as a product, which spares their loads a change of layout
     enters = tl.where(row[:, None] + N == i[None, :], 1.0, 0.0).to(THIRD)
     v_high, v_middle, v_low = thirds(v, THIRD)
