@@ -33,6 +33,7 @@ def _convolved(
     w1, w0 = tl.load(weight + 2 * C + channels), tl.load(weight + 3 * C + channels)
     if OVERLAPS:
         gdc_wait()
+        gdc_launch_dependents()  # not sooner: docs/gdn.md
     live = time < tl.load(rows + i_b)
     x3 = tap(x, past, time, channels, C, X_ROW, 3, CONV)
     x2 = tap(x, past, time, channels, C, X_ROW, 2, CONV)
@@ -52,8 +53,6 @@ def prepare_kernel(
     KEEPS_INPUTS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """One head's q, k or v; the programs of v compute the gates as well."""
-    if OVERLAPS:
-        gdc_launch_dependents()
     i_head, i_b = tl.program_id(0), tl.program_id(2).to(tl.int64)
     time = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     at = i_b * N + time
@@ -95,8 +94,6 @@ def walk_kernel(
     BLOCK_V: tl.constexpr, LANES_K: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_V columns of one value head, row after row."""
-    if OVERLAPS:
-        gdc_launch_dependents()
     i_v, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     column = i_v * BLOCK_V + tl.arange(0, BLOCK_V)
     along_v = column[:, None, None]
@@ -106,6 +103,7 @@ def walk_kernel(
     S = tl.load(state + ((i_b * HV + i_h) * V + along_v) * K + along_k)
     if OVERLAPS:
         gdc_wait()
+        gdc_launch_dependents()  # not sooner: docs/gdn.md
     n = tl.load(rows + i_b)
     at_key = (i_b * N * H + i_h // (HV // H)) * K + along_k + 0 * along_v
     head = i_b * N * HV + i_h
