@@ -116,7 +116,7 @@ class Drafter:
             config.head_dim,
         )
         zeros = torch.zeros(shape, dtype=torch.float32, device=self.fc.device)
-        ring = torch.empty(RING_ROWS, self.fc.shape[1], device=self.fc.device)
+        ring = torch.empty(RING_ROWS, self.fc.shape[1], dtype=torch.float32, device=self.fc.device)
         return DraftState(keys=zeros, values=zeros.clone(), ring=ring)
 
     def take(self, taps: Tensor, state: DraftState) -> None:
