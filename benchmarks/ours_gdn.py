@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import gdn, norm
-from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights
+from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights, part
 
 
 class Ours:
@@ -75,13 +75,7 @@ class Ours:
 
     def records_of(self, index: int) -> GdnRecords:
         """Of one layer."""
-        r = self.records
-        return GdnRecords(
-            inputs=r.inputs[index],
-            keys=r.keys[index],
-            updates=r.updates[index],
-            log_decays=r.log_decays[index],
-        )
+        return part(self.records, index)
 
     def recurrent(self, layer: int, sequence: int) -> Tensor:
         """[HV, K, V]."""

@@ -79,13 +79,7 @@ class TargetState:
 
     def gdn_records(self, layer: int) -> GdnRecords:
         """Records of the same layer."""
-        records = self.records
-        return GdnRecords(
-            inputs=records.inputs[layer],
-            keys=records.keys[layer],
-            updates=records.updates[layer],
-            log_decays=records.log_decays[layer],
-        )
+        return gdn.part(self.records, layer)
 
     def committed(self) -> dict[str, Tensor]:
         """Every tensor that later tokens depend on, by name; the cache without its stale part."""

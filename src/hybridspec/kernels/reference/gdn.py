@@ -209,8 +209,8 @@ def commit_block(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Ten
 _Parts = TypeVar("_Parts", GdnState, GdnRecords)
 
 
-def _at(parts: _Parts, place: int | tuple[slice, int]) -> _Parts:
-    """A view of one request in all tensors."""
+def part(parts: _Parts, place: int | tuple[slice, int]) -> _Parts:
+    """A view of one layer or request in all tensors of a state or of records."""
     return type(parts)(**{name: getattr(parts, name)[place] for name in parts.__slots__})
 
 
@@ -226,7 +226,7 @@ def _each(
 ) -> Tensor:
     """One request after the other, each as if it were alone."""
     y = [
-        verify(qkv[i], a[i], b[i], weights, _at(state, i), _at(records, i), rows[i])
+        verify(qkv[i], a[i], b[i], weights, part(state, i), part(records, i), rows[i])
         for i in range(len(qkv))
     ]
     return torch.stack(y)
@@ -236,7 +236,7 @@ def _commit_each(
     move: Callable[..., None], conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor
 ) -> None:
     for i in range(len(rows)):
-        move(conv[:, i], recurrent[:, i], _at(records, (slice(None), i)), rows[i])
+        move(conv[:, i], recurrent[:, i], part(records, (slice(None), i)), rows[i])
 
 
 def _keep_inputs(conv: Tensor, records: GdnRecords, rows: Tensor) -> None:
