@@ -6,6 +6,7 @@ Inputs lie in the records, where an engine's projection writes them. Their convo
 the scope `delta`, which starts behind it, is not theirs.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from hybridspec.kernels import gdn, norm
 from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights, part
 
 
-class Ours:
+class Ours(ABC):
     """States, records and weights of all layers."""
 
     name: ClassVar[str]
@@ -60,13 +61,13 @@ class Ours:
             self.y.append(y[:, : self.problem.rows])
         self.commit()
 
+    @abstractmethod
     def verify(self, index: int) -> Tensor:
         """[B, MAX_ROWS, HV, V] of one layer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commit(self) -> None:
         """All layers' accepted states."""
-        raise NotImplementedError
 
     def arguments(self, index: int) -> tuple[Tensor, Tensor, Tensor, GdnWeights, GdnState]:
         """Of one layer, up to its state."""

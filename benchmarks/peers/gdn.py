@@ -10,13 +10,14 @@ v apart with four launches a layer, one does it here: both favour the peers.
 
 import ctypes
 import re
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import triton
 import triton.language as tl
-from gdn_problem import EPS, Arm, Problem, Scope
+from gdn_problem import EPS, Problem
 from peers.fetch_gdn import CUBIN, FOLDER
 from peers.load import load, load_again
 from torch import Tensor
@@ -25,7 +26,7 @@ SGLANG = "sglang.kernels.ops"
 VLLM = "vllm.third_party.flash_linear_attention.ops"
 
 
-class Peer:
+class Peer(ABC):
     """What all arms share: problem, packages and the last round's results."""
 
     name: ClassVar[str]
@@ -38,24 +39,25 @@ class Peer:
         self.touched = 0
         self.allocate()
 
+    @abstractmethod
     def allocate(self) -> None:
         """Pools of states and load the kernels."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layer(self, index: int, mixed: Tensor) -> Tensor:
         """Gates to y of one layer: [B N, C] -> [B N, HV, V]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def convolve(self, index: int) -> Tensor:
         """[B N, C] after the convolution."""
-        raise NotImplementedError
 
+    @abstractmethod
     def normalise(self, y: Tensor, index: int) -> Tensor:
         """Gated norm of [B N, HV, V]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commit(self) -> None:
-        """All layers' accepted states; nothing where the next round reads the right slot."""
+        """All layers' accepted states."""
 
     @torch.no_grad()
     def round(self) -> None:
@@ -246,6 +248,27 @@ class SglangFold(Sglang):
         self.commit_windows()
 
 
+def packed_decode(
+    kernels: Any, p: Problem, index: int, mixed: Tensor, pool: Tensor, slots: Tensor
+) -> Tensor:
+    """One row of plain decoding, the state moved in place; both engines keep such a kernel."""
+    w, s = p.weights[index], p.shape
+    out = mixed.new_empty(p.batch, 1, s.HV, s.V)
+    kernels.fused_recurrent_gated_delta_rule_packed_decode(
+        mixed_qkv=mixed,
+        a=w.a,
+        b=w.b,
+        A_log=w.A_log,
+        dt_bias=w.dt_bias,
+        scale=s.K**-0.5,
+        initial_state=pool,
+        out=out,
+        ssm_state_indices=slots,
+        use_qk_l2norm_in_kernel=True,
+    )
+    return out.view(-1, s.HV, s.V)
+
+
 class SglangPlain(Sglang):
     """SGLang's plain decoding of one row, state updated in place."""
 
@@ -262,21 +285,7 @@ class SglangPlain(Sglang):
         )
 
     def layer(self, index: int, mixed: Tensor) -> Tensor:
-        p, w, s = self.problem, self.problem.weights[index], self.problem.shape
-        out = mixed.new_empty(p.batch, 1, s.HV, s.V)
-        self.decode.fused_recurrent_gated_delta_rule_packed_decode(
-            mixed_qkv=mixed,
-            a=w.a,
-            b=w.b,
-            A_log=w.A_log,
-            dt_bias=w.dt_bias,
-            scale=s.K**-0.5,
-            initial_state=self.pool[index],
-            out=out,
-            ssm_state_indices=self.slots,
-            use_qk_l2norm_in_kernel=True,
-        )
-        return out.view(-1, s.HV, s.V)
+        return packed_decode(self.decode, self.problem, index, mixed, self.pool[index], self.slots)
 
     def commit(self) -> None:
         """The kernels have moved the states."""
@@ -370,6 +379,9 @@ class Vllm(Peer):
         )
         return y
 
+    def commit(self) -> None:
+        """The next round reads the right slot."""
+
     def recurrent(self, layer: int, sequence: int) -> Tensor:
         column = self.problem.accepted - 1
         slot = 1 + column * self.problem.batch + sequence
@@ -401,21 +413,9 @@ class VllmPlain(Vllm):
         )
 
     def layer(self, index: int, mixed: Tensor) -> Tensor:
-        p, w, s = self.problem, self.problem.weights[index], self.problem.shape
-        out = mixed.new_empty(p.batch, 1, s.HV, s.V)
-        self.decode.fused_recurrent_gated_delta_rule_packed_decode(
-            mixed_qkv=mixed,
-            a=w.a,
-            b=w.b,
-            A_log=w.A_log,
-            dt_bias=w.dt_bias,
-            scale=s.K**-0.5,
-            initial_state=self.pool[index],
-            out=out,
-            ssm_state_indices=self.slots[:, 0],
-            use_qk_l2norm_in_kernel=True,
+        return packed_decode(
+            self.decode, self.problem, index, mixed, self.pool[index], self.slots[:, 0]
         )
-        return out.view(-1, s.HV, s.V)
 
 
 class VllmCuda(Vllm):
@@ -524,17 +524,3 @@ ARMS: dict[str, type[Peer]] = {
     arm.name: arm
     for arm in (Sglang, SglangWide, SglangFold, Vllm, VllmCuda, SglangPlain, VllmPlain)
 }
-
-
-def fits(name: str, rows: int, scope: Scope) -> bool:
-    """False where the arm has no such size or scope."""
-    if name == "vllm-cuda":
-        return rows <= 8 and scope == "whole+norm"
-    if name.startswith("ours") and scope == "delta":
-        return False  # the convolution is fused
-    return rows == 1 or not name.endswith("-plain")
-
-
-def build(name: str, problem: Problem) -> Arm:
-    """An arm with its own states; raises SystemExit where its files were not fetched."""
-    return ARMS[name](problem)  # type: ignore[return-value]
