@@ -23,8 +23,8 @@ THIRD = tl.float32 if INTERPRETED else tl.bfloat16
 PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
 # by K: 8 of 256 spill 104 bytes a thread
 WALK_COLUMNS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 4}
-WALK_LANES = 16  # 8 columns 255 us; of 32: 390, 4 columns of 32 347
-BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 158 us; before fp16 halves 155; 64 columns 194, 4 warps 197, 16 warps 225
+WALK_LANES = 16  # 8 columns 316 us with prepare; before the late trigger 32 lanes were slower
+BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 158 us; with bf16 halves 155, 64 columns 194, 4 warps 197
 EXACT_COMMIT_COLUMNS, EXACT_COMMIT_WARPS = 8, 1  # 69 us; 32 columns and 4 warps 73
 BLOCK_COMMIT_COLUMNS, BLOCK_COMMIT_WARPS = 16, 2  # 45 us; 32 columns 45 to 48, 64 columns 79
 COMMIT_CHANNELS = 512
