@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import patch
 
 import torch
@@ -35,7 +36,13 @@ KERNELS = ("prepare_kernel", "walk_kernel", "block_kernel", "commit_kernel")
 H, HV, ROWS = 16, 32, 16
 SHARED_LIMIT = 227 << 10
 """bytes that a program of sm_90 may hold"""
-POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.bool: "*i1",
+}
 OPTIONS = ("num_warps", "launch_pdl")
 
 
@@ -73,10 +80,12 @@ class Recorder:
         self.launches.append(dict(zip(self.kernel.arg_names, arguments, strict=False)) | named)
 
 
-def recorded(run: Callable[[], object]) -> Iterator[tuple[triton.JITFunction, dict[str, object]]]:
-    """Every kernel that `run` launches, with all its arguments."""
-    recorders = {name: Recorder(getattr(launches, name)) for name in KERNELS}
-    with patch.multiple(launches, overlaps=lambda device: True, **recorders):
+def recorded(
+    run: Callable[[], object], module: ModuleType = launches, names: tuple[str, ...] = KERNELS
+) -> Iterator[tuple[triton.JITFunction, dict[str, object]]]:
+    """Every kernel of the module that `run` launches, with all its arguments."""
+    recorders = {name: Recorder(getattr(module, name)) for name in names}
+    with patch.multiple(module, overlaps=lambda device: True, **recorders):
         run()
     for recorder in recorders.values():
         for launch in recorder.launches:
@@ -96,7 +105,7 @@ def compile_launch(
         elif kernel.params[place].is_constexpr:
             signature[name], constants[place,] = "constexpr", value
         else:
-            signature[name] = "i32"
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     options = {name: launch[name] for name in OPTIONS if name in launch}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options), options

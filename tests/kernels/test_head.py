@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from hybridspec.kernels.reference.head import LOG_ODDS_LIMIT, draft_head, read_head
+from hybridspec.kernels.reference.head import (
+    LOG_ODDS_LIMIT,
+    draft_head,
+    draft_head_scaled,
+    read_head,
+    read_head_scaled,
+)
 
 D, V = 24, 97
 
@@ -79,3 +85,23 @@ def test_equal_rows_give_equal_tokens_wherever_they_stand():
         tokens, gaps = read_head(moved, weight)
         assert int(tokens[place]) == int(want[0][5])
         assert float(gaps[place]) == float(want[1][5])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_a_scaled_head_is_a_head_behind_the_final_norm(rows):
+    x, weight = random_head()
+    norm = torch.rand(D, generator=torch.Generator().manual_seed(1))
+    squares = torch.stack([part.square().sum(-1) for part in x.split(8, dim=1)])
+    normed = torch.nn.functional.rms_norm(x, (D,), norm, 1e-6)
+    given, count = (x * norm).clone(), torch.tensor(rows, dtype=torch.int32)
+    given[rows:], squares[:, rows:] = torch.nan, torch.nan
+    pairs = (
+        (read_head_scaled(given, squares, weight, count, 1e-6), read_head(normed, weight)),
+        (
+            draft_head_scaled(given, squares, weight, count, 3, 1e-6),
+            draft_head(normed, weight, 3),
+        ),
+    )
+    for found, wanted in pairs:
+        assert torch.equal(found[0][:rows], wanted[0][:rows])
+        assert torch.allclose(found[1][:rows], wanted[1][:rows], atol=1e-4)

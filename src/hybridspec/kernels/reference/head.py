@@ -37,3 +37,31 @@ def draft_head(x: Tensor, weight: Tensor, mask_token_id: int) -> tuple[Tensor, T
     best, tokens = logits.max(-1)
     rest = logits.scatter(1, tokens[:, None], -torch.inf).logsumexp(-1)
     return tokens, (best - rest).clamp(-LOG_ODDS_LIMIT, LOG_ODDS_LIMIT)
+
+
+def read_head_scaled(
+    x: Tensor, squares: Tensor, weight: Tensor, rows: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """read_head of a residual stream whose root mean square is still to be divided by.
+
+    x       [16, D]      float, of weight's dtype: residual stream times the final norm's weight
+    squares [TILES, 16]  float32: parts of the sum of squares of the residual stream, by row
+    weight  [V, D]       float
+    rows    []           int32: rows that count, 0..16; x and squares are stale beyond them
+    tokens  [16]         int64: arg-max of the logits; without meaning beyond rows
+    gaps    [16]         float: distance of the two best logits
+    """
+    return read_head(_normed(x, squares, rows, eps), weight)
+
+
+def draft_head_scaled(
+    x: Tensor, squares: Tensor, weight: Tensor, rows: Tensor, mask_token_id: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    """draft_head likewise: tokens [16] int64, log_odds [16] float, clamped to +-40."""
+    return draft_head(_normed(x, squares, rows, eps), weight, mask_token_id)
+
+
+def _normed(x: Tensor, squares: Tensor, rows: Tensor, eps: float) -> Tensor:
+    counts = torch.arange(x.shape[0], device=x.device)[:, None] < rows
+    scale = (squares.sum(0) / x.shape[1] + eps).rsqrt()[:, None]
+    return torch.where(counts, x * scale, 0.0).to(x.dtype)
