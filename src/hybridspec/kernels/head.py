@@ -5,8 +5,8 @@
 
 Two launches replace norm, product, arg-max, second best and log-sum-exp. The first streams the
 weight once (Qwen3.6-35B-A3B: 248320 x 2048 in bf16, 1.02 GB, 255 us at 4.0 TB/s) and leaves 12
-bytes a tile and row, the second reduces those (0.4 MB at 128 words a tile). Every tile also reads x,
-64 KiB out of the L2 cache.
+bytes a tile and row, the second reduces those (0.4 MB at 128 words a tile). Every tile reads x,
+64 KiB, out of the L2 cache.
 
 What a reader gets wrong: the root mean square divides logits, not x. It is one positive number a
 row, so the arg-max is taken on the fp32 accumulators themselves and the scale enters gaps and

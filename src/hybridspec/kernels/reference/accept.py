@@ -2,8 +2,56 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Greedy acceptance: the longest prefix of the drafts that the target would have written itself."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from hybridspec.core.options import MAX_ROWS
+
+ACCEPTED, ROWS, DONE, ROUND = range(MAX_ROWS, MAX_ROWS + 4)
+"""columns of a ring's slot behind the tokens"""
+RING_WIDTH = MAX_ROWS + 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What one request carries from round to round on the device; `settle` writes it in place."""
+
+    anchor: Tensor
+    """[] int64: the last emitted token, which the target has not read yet"""
+    budget: Tensor
+    """[] int32: tokens that may still be emitted"""
+    length: Tensor
+    """[] int32: committed positions"""
+    committed: Tensor
+    """[] int32: rows that the last round commits, 0 if it came after the end"""
+    is_done: Tensor
+    """[] bool: the text has ended"""
+    rounds: Tensor
+    """[] int32: rounds so far, those after the end included"""
+    ring: Tensor
+    """[SLOTS, 20] int64: of round i, in slot i % SLOTS, the tokens it emitted (-1 behind them),
+    then ACCEPTED (-1: it came after the end and emitted nothing), ROWS read, DONE, ROUND (i)"""
+
+    @classmethod
+    def opened(
+        cls, anchor: int, *, length: int, budget: int, slots: int, device: torch.device | str
+    ) -> "Ledger":
+        """Before the first round; without a budget the text has ended already."""
+
+        def scalar(value: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.tensor(value, dtype=dtype, device=device)
+
+        return cls(
+            anchor=scalar(anchor, torch.int64),
+            budget=scalar(budget),
+            length=scalar(length),
+            committed=scalar(0),
+            is_done=scalar(budget < 1, torch.bool),
+            rounds=scalar(0),
+            ring=torch.full((slots, RING_WIDTH), -1, dtype=torch.int64, device=device),
+        )
 
 
 def accept_greedy(
@@ -29,3 +77,30 @@ def accept_greedy(
     accepted = torch.minimum(torch.minimum(accepted, first_stop), budget.long() - 1)
     is_done = is_stop[accepted] | (accepted + 1 >= budget)
     return accepted.to(torch.int32), is_done
+
+
+def settle(block: Tensor, target: Tensor, rows: Tensor, stop_ids: Tensor, ledger: Ledger) -> None:
+    """accept_greedy, and all that a captured round does with the verdict but the commit itself.
+
+    block, target, rows and stop_ids as in accept_greedy. A round after the end, or of 0 rows,
+    commits 0 rows, leaves anchor, budget, length and is_done as they are, and still takes its slot
+    in the ring, so that the host finds one entry a round.
+    """
+    idle = bool(ledger.is_done) or int(ledger.budget) < 1 or int(rows) < 1
+    accepted = -1
+    if not idle:
+        verdict, is_done = accept_greedy(block, target, rows, stop_ids, ledger.budget)
+        accepted = int(verdict)
+        ledger.is_done.copy_(is_done)
+        ledger.anchor.copy_(target[accepted])
+    committed = accepted + 1
+    ledger.committed.fill_(committed)
+    ledger.budget.sub_(committed)
+    ledger.length.add_(committed)
+    number = int(ledger.rounds)
+    slot = ledger.ring[number % len(ledger.ring)]
+    slot[:MAX_ROWS] = -1
+    slot[:committed] = target[:committed]
+    read = 0 if idle else int(rows)
+    slot[MAX_ROWS:] = slot.new_tensor([accepted, read, bool(ledger.is_done), number])
+    ledger.rounds.add_(1)
