@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
+"""The policy of a captured round in three programs of one warp: choose, correct, learn.
+
+Together they replace the host's part of policy/ and move under 4 KiB. Lane n - 1 of a warp stands
+for n rows: S_0 = 1 is the anchor, so that A(n) is a running sum over lanes.
+
+What a reader gets wrong: one warp is not a matter of speed. Numbers are read and rewritten in
+place, and the loads of a second warp could come after the stores of the first.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.gdn.rows import sigmoid
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
+from hybridspec.kernels.reference.length import RATE_MEMORY, LengthState, LengthTables
+
+WARPS = 1
+
+
+@triton.jit
+def _first_best(values, lane, N: tl.constexpr):
+    """The lowest lane of the largest value; NaN is never best."""
+    values = tl.where(values == values, values, float("-inf"))
+    return tl.min(tl.where(values == tl.max(values, 0), lane, N - 1), 0)
+
+
+@triton.jit
+def _seconds_at(contexts, seconds, length, lane, inside, C, BLOCK, BLOCK_C: tl.constexpr):
+    """Linear between the measured contexts on both sides of `length`, flat outside; [N]."""
+    i_c = tl.arange(0, BLOCK_C)
+    b_contexts = tl.load(contexts + i_c, mask=i_c < C, other=0)
+    place = tl.sum(((i_c < C) & (b_contexts <= length)).to(tl.int32), 0)
+    low, high = tl.maximum(place - 1, 0), tl.minimum(place, C - 1)
+    begin, end = tl.load(contexts + low), tl.load(contexts + high)
+    span = tl.maximum(end - begin, 1).to(tl.float32)
+    share = tl.where(low == high, 0.0, tl.div_rn((length - begin).to(tl.float32), span))
+    b_low = tl.load(seconds + low * BLOCK + lane, mask=inside, other=1.0)
+    b_high = tl.load(seconds + high * BLOCK + lane, mask=inside, other=1.0)
+    return b_low + share * (b_high - b_low)
+
+
+@triton.jit
+def _choose_kernel(
+    log_odds, slope, intercepts, contexts, seconds, kappa, rate_tokens, rate_seconds, survival,
+    costs, length, budget, is_done, rows, shown,
+    BLOCK: tl.constexpr, C: tl.constexpr, BLOCK_C: tl.constexpr, N: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    lane = tl.arange(0, N)
+    inside = lane < BLOCK
+    is_draft = inside & (lane > 0)
+    lives = tl.load(is_done) == 0
+    b_odds = tl.load(log_odds + lane - 1, mask=is_draft, other=0.0)
+    b_intercept = tl.load(intercepts + lane - 1, mask=is_draft, other=0.0)
+    b_alone = sigmoid(tl.load(slope) * b_odds + b_intercept)
+    counts = is_draft & (lane < tl.load(budget)) & (b_alone == b_alone)
+    b_survival = tl.cumprod(tl.where(lane == 0, 1.0, tl.where(counts, b_alone, 0.0)), 0)
+    b_expected = tl.cumsum(b_survival, 0)
+    b_costs = _seconds_at(contexts, seconds, tl.load(length), lane, inside, C, BLOCK, BLOCK_C)
+    tl.store(survival + lane - 1, b_survival, mask=is_draft & lives)
+    tl.store(costs + lane, b_costs, mask=inside & lives)
+    # a run without a rate starts from the best one that this round promises
+    b_ratio = tl.where(inside, tl.div_rn(b_expected, b_costs), float("-inf"))
+    is_start = lane == _first_best(b_ratio, lane, N)
+    past_tokens, past_seconds = tl.load(rate_tokens), tl.load(rate_seconds)
+    has_rate = past_seconds > 0
+    now_tokens = tl.where(has_rate, past_tokens, tl.sum(tl.where(is_start, b_expected, 0.0), 0))
+    now_seconds = tl.where(has_rate, past_seconds, tl.sum(tl.where(is_start, b_costs, 0.0), 0))
+    tl.store(rate_tokens, now_tokens, mask=lives)
+    tl.store(rate_seconds, now_seconds, mask=lives)
+    price = kappa * tl.div_rn(now_tokens, now_seconds)
+    b_gain = tl.where(inside, b_expected - price * b_costs, float("-inf"))
+    n = _first_best(b_gain, lane, N) + 1
+    tl.store(rows, tl.where(lives, n, 0))
+    tl.store(shown, tl.where(lives, tl.minimum(n + 1, BLOCK), 0))
+
+
+@triton.jit
+def _correct_kernel(
+    expert_ids, rows, shown, prices, kappa, rate_tokens, rate_seconds, survival, seen, added,
+    kept, dropped, read,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, N: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    n = tl.load(rows)
+    if tl.load(shown) > n:
+        choice = tl.arange(0, BLOCK_K)
+        b_extra = tl.load(expert_ids + n * K + choice, mask=choice < K, other=-1)
+        place = tl.arange(0, N * BLOCK_K)
+        row, rank = place // BLOCK_K, place % BLOCK_K
+        is_earlier = (row < n) & (rank < K)
+        b_earlier = tl.load(expert_ids + row * K + rank, mask=is_earlier, other=-2)
+        is_known = tl.max((b_extra[:, None] == b_earlier[None, :]).to(tl.int32), 1)
+        new = tl.sum(tl.where(choice < K, 1 - is_known, 0), 0)
+        times, total = tl.load(seen + n), tl.load(added + n)
+        known_mean = tl.div_rn(total.to(tl.float32), tl.maximum(times, 1).to(tl.float32))
+        mean = tl.where(times > 0, known_mean, new.to(tl.float32))
+        per_row, per_expert = tl.load(prices), tl.load(prices + 1)
+        layers, correlation = tl.load(prices + 2), tl.load(prices + 3)
+        others = mean + correlation * (new - mean)
+        extra = per_row + per_expert * (new + (layers - 1) * others)
+        price = kappa * tl.div_rn(tl.load(rate_tokens), tl.load(rate_seconds))
+        keeps = (tl.load(survival + n - 1) > price * extra).to(tl.int32)
+        before_kept, before_dropped = tl.load(kept), tl.load(dropped)
+        tl.store(seen + n, times + 1)
+        tl.store(added + n, total + new)
+        tl.store(kept, before_kept + keeps)
+        tl.store(dropped, before_dropped + 1 - keeps)
+        tl.store(read, n + keeps)
+    else:
+        tl.store(read, n)
+
+
+@triton.jit
+def _learn_kernel(
+    rows, committed, rate_tokens, rate_seconds, costs, MEMORY: tl.constexpr, OVERLAPS: tl.constexpr
+):  # fmt: skip
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    emitted = tl.load(committed)
+    learns = emitted > 0
+    cost = tl.load(costs + tl.load(rows) - 1, mask=learns, other=0.0)
+    past_tokens, past_seconds = tl.load(rate_tokens), tl.load(rate_seconds)
+    tl.store(rate_tokens, MEMORY * past_tokens + emitted, mask=learns)
+    tl.store(rate_seconds, MEMORY * past_seconds + cost, mask=learns)
+
+
+def choose(
+    log_odds: Tensor,
+    tables: LengthTables,
+    state: LengthState,
+    length: Tensor,
+    budget: Tensor,
+    is_done: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Contract of the reference. Raises ShapeError that names what does not fit."""
+    block = _check(tables, state)
+    check_tensor("log_odds", log_odds, (block - 1,), torch.float32)
+    check_tensor("length", length, (), torch.int32)
+    check_tensor("budget", budget, (), torch.int32)
+    check_tensor("is_done", is_done, (), torch.bool)
+    rows, shown = torch.empty_like(length), torch.empty_like(length)
+    C = tables.contexts.numel()
+    _choose_kernel[(1,)](
+        log_odds, tables.slope, tables.intercepts, tables.contexts, tables.seconds, tables.kappa,
+        state.tokens, state.seconds, state.survival, state.costs, length, budget, is_done, rows,
+        shown, BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS, **_modes(length),
+    )  # fmt: skip
+    return rows, shown
+
+
+def correct(
+    expert_ids: Tensor, rows: Tensor, shown: Tensor, tables: LengthTables, state: LengthState
+) -> Tensor:
+    """Contract of the reference. Raises ShapeError that names what does not fit."""
+    _check(tables, state)
+    check_tensor("expert_ids", expert_ids, tuple(expert_ids.shape), torch.int32, torch.int64)
+    if expert_ids.dim() != 2 or expert_ids.shape[0] > MAX_ROWS:
+        raise ShapeError(
+            f"expert_ids must be [N, k] of at most {MAX_ROWS} rows, got {list(expert_ids.shape)}."
+        )
+    check_tensor("rows", rows, (), torch.int32)
+    check_tensor("shown", shown, (), torch.int32)
+    K, read = expert_ids.shape[1], torch.empty_like(rows)
+    _correct_kernel[(1,)](
+        expert_ids, rows, shown, tables.prices, tables.kappa, state.tokens, state.seconds,
+        state.survival, state.seen, state.added, state.kept, state.dropped, read,
+        K=K, BLOCK_K=triton.next_power_of_2(K), N=MAX_ROWS, **_modes(rows),
+    )  # fmt: skip
+    return read
+
+
+def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
+    """Contract of the reference. Raises ShapeError that names what does not fit."""
+    check_tensor("rows", rows, (), torch.int32)
+    check_tensor("committed", committed, (), torch.int32)
+    _check_state(state, state.costs.numel())
+    _learn_kernel[(1,)](
+        rows, committed, state.tokens, state.seconds, state.costs, MEMORY=RATE_MEMORY,
+        **_modes(rows),
+    )  # fmt: skip
+
+
+def _modes(beside: Tensor) -> dict[str, Any]:
+    overlapping = overlaps(beside.device)
+    return {"OVERLAPS": overlapping, "launch_pdl": overlapping, "num_warps": WARPS}
+
+
+def _check(tables: LengthTables, state: LengthState) -> int:
+    """The block's size. Raises ShapeError that names what does not fit."""
+    C, block = tables.contexts.numel(), tables.intercepts.numel() + 1
+    if not 2 <= block <= MAX_ROWS or C < 1:
+        raise ShapeError(
+            f"intercepts must be of 1 to {MAX_ROWS - 1} drafts and contexts at least one, "
+            f"got {block - 1} and {C}."
+        )
+    check_tensor("slope", tables.slope, (), torch.float32)
+    check_tensor("intercepts", tables.intercepts, (block - 1,), torch.float32)
+    check_tensor("contexts", tables.contexts, (C,), torch.int32)
+    check_tensor("seconds", tables.seconds, (C, block), torch.float32)
+    check_tensor("prices", tables.prices, (4,), torch.float32)
+    _check_state(state, block)
+    return block
+
+
+def _check_state(state: LengthState, block: int) -> None:
+    floats = {"tokens": (), "seconds": (), "survival": (block - 1,), "costs": (block,)}
+    for name, shape in floats.items():
+        check_tensor(name, getattr(state, name), shape, torch.float32)
+    integers = {"seen": (MAX_ROWS,), "added": (MAX_ROWS,), "kept": (), "dropped": ()}
+    for name, shape in integers.items():
+        check_tensor(name, getattr(state, name), shape, torch.int32)

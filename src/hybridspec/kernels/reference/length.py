@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The policy of a captured round: rows to read, one more or not, and the running rate.
+
+The same formulas as policy/, with every number in a tensor that the next round finds where this
+one left it. The cost is a staircase: the search looks at every length.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridspec.core.options import MAX_ROWS
+
+RATE_MEMORY = 0.98
+"""share of the past that a round leaves in the running rate: about 50 rounds"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthTables:
+    """What was measured; BLOCK is the block's size, 1..16. Rounds read it."""
+
+    slope: Tensor
+    """[] float32: of the log-odds, at least 0"""
+    intercepts: Tensor
+    """[BLOCK - 1] float32: one a draft position"""
+    contexts: Tensor
+    """[C] int32, rising: where seconds were measured"""
+    seconds: Tensor
+    """[C, BLOCK] float32, above 0: of drafting and verifying 1, 2, ... rows"""
+    prices: Tensor
+    """[4] float32: seconds a row, seconds an expert, layers with a router, correlation"""
+    kappa: float = 1.0
+    """price of a second, in units of the run's own rate"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthState:
+    """What the policy keeps of one request, on the device; rounds write it in place."""
+
+    tokens: Tensor
+    """[] float32: emitted, older rounds for less"""
+    seconds: Tensor
+    """[] float32: likewise, by the table; 0 before the first round"""
+    survival: Tensor
+    """[BLOCK - 1] float32: of this round's drafts"""
+    costs: Tensor
+    """[BLOCK] float32: seconds of 1, 2, ... rows at this round's context"""
+    seen: Tensor
+    """[16] int32: extra rows shown to the first router, by rows chosen before them"""
+    added: Tensor
+    """[16] int32: experts that those added there"""
+    kept: Tensor
+    """[] int32: extra rows kept"""
+    dropped: Tensor
+    """[] int32: extra rows dropped"""
+
+    @classmethod
+    def empty(cls, block: int, device: torch.device | str) -> "LengthState":
+        """Before the first round."""
+
+        def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        return cls(
+            tokens=zeros(),
+            seconds=zeros(),
+            survival=zeros(block - 1),
+            costs=zeros(block),
+            seen=zeros(MAX_ROWS, dtype=torch.int32),
+            added=zeros(MAX_ROWS, dtype=torch.int32),
+            kept=zeros(dtype=torch.int32),
+            dropped=zeros(dtype=torch.int32),
+        )
+
+
+def survival(log_odds: Tensor, slope: Tensor, intercepts: Tensor, budget: Tensor) -> Tensor:
+    """S_j, the chance that draft j is reached, right, and may still be emitted.
+
+    log_odds, intercepts [drafts] float32; slope [] float32; budget [] int32
+    returns [drafts] float32: 0 from draft `budget` on, and from a draft whose log-odds are NaN
+    """
+    alone = torch.sigmoid(slope * log_odds + intercepts).nan_to_num(nan=0.0)
+    place = torch.arange(1, len(log_odds) + 1, device=log_odds.device)
+    return torch.where(place < budget, alone.cumprod(0), 0.0)
+
+
+def seconds_at(contexts: Tensor, seconds: Tensor, length: Tensor) -> Tensor:
+    """T(1..BLOCK) at a context: linear between measured contexts, flat outside. [BLOCK]."""
+    place = (contexts <= length).sum()
+    low, high = (place - 1).clamp_min(0), place.clamp_max(len(contexts) - 1)
+    span = (contexts[high] - contexts[low]).clamp_min(1).to(seconds.dtype)
+    share = torch.where(low == high, 0.0, (length - contexts[low]).to(seconds.dtype) / span)
+    return seconds[low] + share * (seconds[high] - seconds[low])
+
+
+def choose(
+    log_odds: Tensor,
+    tables: LengthTables,
+    state: LengthState,
+    length: Tensor,
+    budget: Tensor,
+    is_done: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """n* = argmax_n A(n) - kappa lambda T(n), ties to the shorter, and one row more to show.
+
+    log_odds [BLOCK - 1] float32   of the drafts
+    length   []          int32     committed positions, the context
+    budget   []          int32     tokens that may still be emitted
+    is_done  []          bool      the text has ended: 0 rows, and nothing is written
+    rows     []          int32     1..BLOCK
+    shown    []          int32     rows to show the first router: one more, as far as the block goes
+    Leaves survival and costs in the state; the first round starts the rate at max_n A(n) / T(n).
+    """
+    block = tables.seconds.shape[1]
+    none = torch.zeros_like(length)
+    if bool(is_done):
+        return none, none.clone()
+    state.survival.copy_(survival(log_odds, tables.slope, tables.intercepts, budget))
+    state.costs.copy_(seconds_at(tables.contexts, tables.seconds, length))
+    expected = torch.cat((state.costs.new_ones(1), 1 + state.survival.cumsum(0)))
+    if not float(state.seconds) > 0:
+        best = (expected / state.costs).argmax()
+        state.tokens.copy_(expected[best])
+        state.seconds.copy_(state.costs[best])
+    rows = (expected - _price(tables, state) * state.costs).argmax().to(torch.int32) + 1
+    return rows, (rows + 1).clamp_max(block)
+
+
+def correct(
+    expert_ids: Tensor, rows: Tensor, shown: Tensor, tables: LengthTables, state: LengthState
+) -> Tensor:
+    """Keep the extra row iff S_(n*) > kappa lambda dT, with dT from the experts that it would add.
+
+    dT = seconds a row + seconds an expert [d0 + (layers - 1) (g + s (d0 - g))]: d0 experts are new
+    at the first router, g is their mean over earlier rounds of as many rows (d0 in the first).
+
+    expert_ids [N, k]  int32 or int64   at the first router; stale from row `shown` on
+    rows       []      int32            n*, as chosen
+    shown      []      int32            n* + 1, or n* where there is no extra row
+    returns    []      int32            rows to read on: n* or n* + 1
+    """
+    n = int(rows)
+    if int(shown) <= n:
+        return rows.clone()
+    new = (~torch.isin(expert_ids[n], expert_ids[:n])).sum()
+    seen, added = state.seen[n], state.added[n]
+    mean = torch.where(seen > 0, added / seen, new.to(state.tokens.dtype))
+    per_row, per_expert, layers, correlation = tables.prices
+    others = mean + correlation * (new - mean)
+    extra = per_row + per_expert * (new + (layers - 1) * others)
+    keeps = state.survival[n - 1] > _price(tables, state) * extra
+    seen.add_(1)
+    added.add_(new)
+    state.kept.add_(keeps)
+    state.dropped.add_(~keeps)
+    return rows + keeps
+
+
+def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
+    """Keep the running rate, a ratio of sums, in the table's seconds.
+
+    rows      [] int32   read to the end
+    committed [] int32   tokens that the round emitted; 0 after the end, when nothing is learnt
+    """
+    if int(committed) < 1:
+        return
+    state.tokens.mul_(RATE_MEMORY).add_(committed)
+    state.seconds.mul_(RATE_MEMORY).add_(state.costs[int(rows) - 1])
+
+
+def _price(tables: LengthTables, state: LengthState) -> Tensor:
+    return tables.kappa * (state.tokens / state.seconds)
