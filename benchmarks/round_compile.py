@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Compile the kernels of head, acceptance and policy for sm_90, no GPU needed.
+
+    python benchmarks/round_compile.py
+
+Prints registers, spills and shared memory, of the head by launch. Shape and dtype of
+Qwen3.6-35B-A3B. TRITON_INTERPRET must not be set.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from unittest.mock import patch
+
+import torch
+
+from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels import accept, head, length
+from hybridspec.kernels.head import HeadLaunch
+from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.length import LengthState, LengthTables
+
+V, D, PARTS, MASK = 248320, 2048, 16, 248077
+CANDIDATES = tuple(
+    HeadLaunch(
+        words=words, depth=depth, stages=stages, warps=warps, is_transposed=left, prefetched=2
+    )
+    for left, words, depth, stages, warps in itertools.product(
+        (True, False), (64, 128), (64, 128), (3, 4), (4, 8)
+    )
+    if words * depth * stages <= 128 * 128 * 3 and not (words == 64 and warps == 8)
+)
+
+
+def run_head() -> None:
+    """Read and draft, without memory behind the tensors."""
+    x = torch.empty(MAX_ROWS, D, dtype=torch.bfloat16, device="meta")
+    squares = torch.empty(PARTS, MAX_ROWS, device="meta")
+    weight = torch.empty(V, D, dtype=torch.bfloat16, device="meta")
+    rows = torch.empty((), dtype=torch.int32, device="meta")
+    head.read_head_scaled(x, squares, weight, rows, 1e-6)
+    head.draft_head_scaled(x, squares, weight, rows, MASK, 1e-6)
+
+
+def run_accept() -> None:
+    """Both, with two stop ids."""
+    tokens, one = torch.zeros(MAX_ROWS, dtype=torch.int64), torch.ones((), dtype=torch.int32)
+    ledger = Ledger.opened(0, length=0, budget=1, slots=64, device="cpu")
+    accept.accept_greedy(tokens, tokens, one, tokens[:2], one)
+    accept.settle(tokens, tokens, one, tokens[:2], ledger)
+
+
+def run_length() -> None:
+    """All three, of eight contexts and eight experts a row."""
+    one = torch.ones((), dtype=torch.int32)
+    tables = LengthTables(
+        slope=torch.ones(()),
+        intercepts=torch.zeros(MAX_ROWS - 1),
+        contexts=torch.arange(8, dtype=torch.int32),
+        seconds=torch.ones(8, MAX_ROWS),
+        prices=torch.ones(4),
+    )
+    state = LengthState.empty(MAX_ROWS, "cpu")
+    is_done = torch.zeros((), dtype=torch.bool)
+    length.choose(torch.zeros(MAX_ROWS - 1), tables, state, one, one, is_done)
+    length.correct(torch.zeros(MAX_ROWS, 8, dtype=torch.int64), one, one, tables, state)
+    length.learn(one, one, state)
+
+
+def compiled(
+    run: Callable[[], None], module: ModuleType, names: tuple[str, ...]
+) -> Iterator[dict[str, object]]:
+    """Every launch of those kernels that `run` makes."""
+    for kernel, arguments in list(recorded(run, module, names)):
+        binary, options = compile_launch(kernel, arguments)
+        registers, spilled = resources(binary.asm["cubin"])
+        yield {
+            "kernel": kernel.__name__.strip("_").removesuffix("_kernel"),
+            "is_draft": arguments.get("IS_DRAFT"),
+            "warps": options["num_warps"],
+            "registers": registers,
+            "spilled_bytes": spilled,
+            "shared_bytes": binary.metadata.shared,
+            "has_warp_groups": "wgmma.mma_async" in binary.asm["ptx"],
+            "copies_ahead": "cp.async" in binary.asm["ptx"],
+        }
+
+
+def as_shipped() -> Iterator[dict[str, object]]:
+    """Every kernel with the launch that its file names."""
+    yield from compiled(run_head, head, ("_tile_kernel", "_reduce_kernel"))
+    yield from compiled(run_accept, accept, ("_accept_kernel", "_settle_kernel"))
+    yield from compiled(run_length, length, ("_choose_kernel", "_correct_kernel", "_learn_kernel"))
+
+
+def candidates() -> Iterator[dict[str, object]]:
+    """The head's tiles by launch."""
+    for launch in CANDIDATES:
+        with patch.object(head, "HEAD", launch):
+            for one in compiled(run_head, head, ("_tile_kernel", "_reduce_kernel")):
+                if one["kernel"] == "tile":
+                    yield {"launch": repr(launch), **one}
+
+
+def main() -> int:
+    """0 if every kernel fits without spills."""
+    fits = True
+    for one in itertools.chain(as_shipped(), candidates()):
+        print(json.dumps(one), flush=True)
+        fits &= one["spilled_bytes"] == 0 and int(str(one["shared_bytes"])) <= SHARED_LIMIT
+    return int(not fits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
