@@ -36,7 +36,7 @@ H, HV, ROWS = 16, 32, 16
 SHARED_LIMIT = 227 << 10
 """bytes that a program of sm_90 may hold"""
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
-OPTIONS = ("num_warps", "launch_pdl")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def compile_launch(
         elif kernel.params[place].is_constexpr:
             signature[name], constants[place,] = "constexpr", value
         else:
-            signature[name] = "i32"
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     options = {name: launch[name] for name in OPTIONS if name in launch}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options), options
