@@ -8,8 +8,9 @@ Every launch is made with the parameters of kernels/attention.py, at the shapes 
 by the recorder of gdn_compile.py. Prints a line a kernel. TRITON_INTERPRET must not be set.
 """
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from unittest.mock import patch
 
@@ -29,6 +30,7 @@ SHAPES = {
 }
 """H, HKV, D, R; DFlash is a drafter"""
 WINDOW = 2048
+COPY = r"cp\.async\.c\S+ \[[^]]*\], \[[^]]*\], (0x\w+)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +45,13 @@ class Compiled:
     spilled_bytes: int
     """a thread's stack and local memory"""
     shared_bytes: int
+    products: list[str]
+    """kinds of tensor-core instructions"""
+    copied_bytes: list[int]
+    """widths of asynchronous copies into shared memory"""
 
 
-def recorded(run: object) -> Iterator[tuple[triton.JITFunction, dict[str, object]]]:
+def recorded(run: Callable[[], object]) -> Iterator[tuple[triton.JITFunction, dict[str, object]]]:
     """Every kernel that `run` launches, with all its arguments."""
     recorders = {name: gdn_compile.Recorder(getattr(attention, name)) for name in KERNELS}
     with patch.multiple(attention, overlaps=lambda device: True, **recorders):
@@ -55,7 +61,7 @@ def recorded(run: object) -> Iterator[tuple[triton.JITFunction, dict[str, object
             yield recorder.kernel, launch
 
 
-def runs(shape: str, dtype: torch.dtype) -> Iterator[tuple[str, object]]:
+def runs(shape: str, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     """What is launched at a shape."""
     H, HKV, D, R = SHAPES[shape]
 
@@ -93,6 +99,7 @@ def compiled(shape: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[Compil
     for view, run in runs(shape, dtype):
         for kernel, launch in recorded(run):
             binary, options = gdn_compile.compile_launch(kernel, launch)
+            ptx = binary.asm["ptx"]
             registers, spilled = gdn_compile.resources(binary.asm["cubin"])
             yield Compiled(
                 kernel=kernel.__name__.removesuffix("_kernel"),
@@ -102,6 +109,8 @@ def compiled(shape: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[Compil
                 registers=registers,
                 spilled_bytes=spilled,
                 shared_bytes=binary.metadata.shared,
+                products=sorted(set(re.findall(r"(wgmma|\bmma)(?:\.mma_async)?\.sync", ptx))),
+                copied_bytes=sorted({int(x, 16) for x in re.findall(COPY, ptx)}),
             )
 
 
@@ -110,9 +119,7 @@ def main() -> int:
     found = [kernel for shape in SHAPES for kernel in compiled(shape)]
     for kernel in found:
         print(asdict(kernel), flush=True)
-    fits = (
-        not one.spilled_bytes and one.shared_bytes <= gdn_compile.SHARED_LIMIT for one in found
-    )
+    fits = (not one.spilled_bytes and one.shared_bytes <= gdn_compile.SHARED_LIMIT for one in found)
     return int(not all(fits))
 
 

@@ -54,7 +54,9 @@ class Case:
         device = self.keys.device
         projected = self.all_rows.clone()
         projected[self.rows :] = NAN
-        counts = (torch.tensor(x, dtype=torch.int32, device=device) for x in (self.start, self.rows))
+        counts = (
+            torch.tensor(x, dtype=torch.int32, device=device) for x in (self.start, self.rows)
+        )
         cache = (self.keys.clone(), self.values.clone())
         return (projected, self.q_norm, self.k_norm, EPS, self.rotary, *cache, *counts)
 
@@ -82,24 +84,38 @@ def case(sizes, device, dtype, start, rows=MAX_ROWS, seed=0, pages=PAGES):
     )
 
 
-def by_position(pages):
-    """A view [P, PAGE, HKV, D] of pages, flat where that is one; writes go through."""
-    return _Flat(pages)
+@dataclass(frozen=True, slots=True)
+class by_position:  # noqa: N801
+    """Pages [P, HKV, PAGE, D] as positions [P PAGE, HKV, D], to be read and written by slices."""
 
-
-class _Flat:
-    def __init__(self, pages):
-        self.pages = pages
+    pages: Tensor
 
     def __getitem__(self, at):
-        P, HKV, _, D = self.pages.shape
-        return self.pages.transpose(1, 2).reshape(P * PAGE, HKV, D)[at]
+        return self.pages.transpose(1, 2).flatten(0, 1)[at]
 
     def __setitem__(self, at, value):
-        flat = self[:]
+        flat = self[:].clone(memory_format=torch.contiguous_format)
         flat[at] = value
-        P, HKV, _, D = self.pages.shape
-        self.pages.copy_(flat.view(P, PAGE, HKV, D).transpose(1, 2))
+        self.pages.copy_(flat.view(-1, PAGE, *flat.shape[1:]).transpose(1, 2))
+
+
+def filled(pages, start, number):
+    """A copy with this number at every position from `start` on."""
+    out = pages.clone()
+    by_position(out)[start:] = number
+    return out
+
+
+def same(x, y):
+    """Bit for bit, NaN where NaN is."""
+    return torch.equal(x.isnan(), y.isnan()) and torch.equal(x.nan_to_num(0), y.nan_to_num(0))
+
+
+def usual(device, dtype):
+    """Small in the interpreter and in fp32; a published model's on a GPU."""
+    if device == "cuda" and dtype == torch.bfloat16:
+        return Sizes(H=16, HKV=2, D=256, R=64)
+    return Sizes()
 
 
 def gated(given):
