@@ -29,12 +29,12 @@ from tests.kernels.attention_cases import (
     same,
     usual,
 )
-from tests.kernels.gdn_cases import EVERY_DTYPE, EVERYWHERE
+from tests.kernels.gdn_cases import EVERY_DTYPE, EVERYWHERE, ON_CUDA, STALE
 from tests.tolerances import ATTENTION, distance
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
-EDGES = [0, 1, 31, PAGE - MAX_ROWS, PAGE - 3, PAGE, 2 * PAGE - 1, 3 * PAGE + 77]
+EDGES = [0, 1, 31, PAGE - 3, PAGE - MAX_ROWS, 2 * PAGE - 1, PAGE, 3 * PAGE + 77]
 VIEWS = [
     (None, False),
     (None, True),
@@ -61,8 +61,9 @@ def few_programs(monkeypatch):
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERY_DTYPE)
-@pytest.mark.parametrize("rows", [1, 5, MAX_ROWS])
-@pytest.mark.parametrize("start", EDGES)
+@pytest.mark.parametrize(
+    ("start", "rows"), [(x, n) for i, x in enumerate(EDGES) for n in ((1, 5), (1, MAX_ROWS))[i % 2]]
+)
 def test_gated_attention_equals_float64(device, dtype, start, rows):
     given = case(usual(device, dtype), device, dtype, start, rows)
     y, keys, _ = gated(given)
@@ -120,6 +121,18 @@ def test_a_row_is_the_same_bit_for_bit_alone_and_in_every_block(device, dtype, s
             assert torch.equal(by_position(one)[here], by_position(all_of_them)[here]), row
 
 
+@pytest.mark.parametrize(("device", "dtype"), ON_CUDA)
+@pytest.mark.parametrize("start", [5000, 16 * PAGE - 5])
+def test_a_long_context_equals_float64_and_each_row_alone(device, dtype, start, monkeypatch):
+    """With the splits that decoding has: a program takes several blocks, the last few take one."""
+    monkeypatch.setattr(attention, "PROGRAMS", 128)
+    given = case(usual(device, dtype), device, dtype, start, pages=40)
+    y, *_ = gated(given)
+    assert distance(y.cpu(), judged(given)[0]) < ATTENTION[dtype]
+    for row in range(MAX_ROWS):
+        assert torch.equal(gated(at_row(given, row))[0][0], y[row]), row
+
+
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
 @pytest.mark.parametrize("place", [0, 1, 7, 15])
 def test_a_row_is_the_same_whatever_came_with_it(device, dtype, place):
@@ -145,19 +158,23 @@ def test_what_is_stale_has_no_influence(device, dtype, start, stale):
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
 @pytest.mark.parametrize("rows", [1, 5, MAX_ROWS])
-@pytest.mark.parametrize("start", [0, PAGE - 3, 300])
-def test_nothing_is_written_beyond_the_rows_that_count(device, dtype, start, rows, monkeypatch):
+@pytest.mark.parametrize(("start", "before"), [(0, NAN), (PAGE - 3, 7.0), (300, NAN), (300, 7.0)])
+def test_nothing_is_written_beyond_the_rows_that_count(
+    device, dtype, start, rows, before, monkeypatch
+):
     given = case(usual(device, dtype), device, dtype, start, rows)
+    stale = {name: filled(getattr(given, name), start, before) for name in ("keys", "values")}
+    given = replace(given, **stale)
     whole, *_ = gated(given)
     empty = torch.empty
-    monkeypatch.setattr(attention.torch, "empty", lambda *a, **k: empty(*a, **k).fill_(NAN))
+    monkeypatch.setattr(attention.torch, "empty", lambda *a, **k: empty(*a, **k).fill_(before))
     y, keys, values = gated(given)
     assert torch.equal(y[:rows], whole[:rows])  # and partial results that are stale do no harm
-    assert y[rows:].isnan().all()
-    for after, before in ((keys, given.keys), (values, given.values)):
+    assert same(y[rows:], torch.full_like(y[rows:], before))
+    for after, cache in ((keys, given.keys), (values, given.values)):
         new = by_position(after)[start : start + rows]
         assert new.isfinite().all()
-        wanted = before.clone()
+        wanted = cache.clone()
         by_position(wanted)[start : start + rows] = new
         assert same(after, wanted)
     _, _, new_values = judged(given)
@@ -190,7 +207,10 @@ def test_context_of_all_layers_is_written_as_the_reference_does(device, dtype, s
         case(Sizes(HKV=HKV, D=D, R=D, has_gate=False), device, dtype, start, seed=seed)
         for seed in range(L)
     ]
-    cache = [torch.stack([getattr(x, name) for x in layers]) for name in ("keys", "values")]
+    cache = [
+        torch.stack([filled(getattr(x, name), start, STALE) for x in layers])
+        for name in ("keys", "values")
+    ]
     projected = torch.stack([x.all_rows[:, -2 * HKV * D :] for x in layers], 1).contiguous()
     projected[rows:] = NAN
     k_norm = torch.stack([x.k_norm for x in layers])
@@ -198,12 +218,11 @@ def test_context_of_all_layers_is_written_as_the_reference_does(device, dtype, s
     found, wanted = ([x.clone() for x in cache] for _ in range(2))
     attention.write_context(projected, k_norm, EPS, layers[0].rotary, *found, *counts)
     reference.write_context(projected, k_norm, EPS, layers[0].rotary, *wanted, *counts)
-    assert torch.equal(*(x[1].isnan() for x in (found, wanted)))
-    assert same(found[1], wanted[1])
-    known = ~wanted[0].isnan()
-    assert torch.equal(known, ~found[0].isnan())
-    if known.any():
-        assert distance(found[0][known], wanted[0][known]) < ATTENTION[dtype]
+    for x, y in zip(found, wanted, strict=True):
+        assert torch.equal(x == STALE, y == STALE)
+        assert x.isfinite().all()
+    assert torch.equal(found[1], wanted[1])
+    assert distance(found[0], wanted[0]) < ATTENTION[dtype]
 
 
 NAMES = ["projected", "q_norm", "k_norm", "eps", "rotary", "keys", "values", "length", "rows"]
