@@ -43,7 +43,7 @@ POINTERS = {
     torch.int64: "*i64",
     torch.bool: "*i1",
 }
-OPTIONS = ("num_warps", "launch_pdl")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

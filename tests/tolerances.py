@@ -22,6 +22,8 @@ GDN_ROUNDS = 1e-4
 """kernels: state after 1,000 rounds of random acceptance"""
 GDN_OUTPUTS = {torch.float32: 1e-5, torch.float16: 4e-4, torch.bfloat16: 3e-3}
 """kernels: outputs by dtype, of which half precision rounds half a place, 2e-4 and 1.7e-3"""
+ATTENTION = {torch.float32: 2e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
+"""kernels: outputs by dtype; queries, keys and shares are rounded to it before their products"""
 LOGITS = 1e-4
 """against Transformers, times max(1, largest logit); absolute, element by element"""
 DRAFTER = 5e-6
