@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+# pyright: basic, reportGeneralTypeIssues=false
+"""Products of up to 16 rows with a dense weight, each of which is read once.
+
+One tile, one split and one order of summation whatever the number of rows. A tile is 16 rows of the
+weight; a program's warps share the inner dimension, and what they found is added at the end. Rows
+of x enter eight at a time: the second eight only where there are more than eight.
+
+Weights go from memory into the registers that the tensor cores read, with no stop in shared memory
+and no barrier: a warp loads 8 rows of 32 numbers, 16 bytes a thread, and both operands name these
+32 numbers in the order in which the threads hold them (`as_operand`). All loads of a tile are under
+way before its first product, those of the first tile before the launch waits for the one ahead.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hybridspec.kernels.stream import read_squares, read_stream, row_scale, write_stream
+
+
+@triton.jit
+def along(K: tl.constexpr, WARPS: tl.constexpr):
+    """Places [1, WARPS, 32] of a first tile: each warp has K / WARPS of the inner dimension."""
+    warp, lane = tl.arange(0, WARPS)[None, :, None], tl.arange(0, 32)[None, None, :]
+    return warp * (K // WARPS) + lane
+
+
+@triton.jit
+def load_weights(low, high, COUNT: tl.constexpr):
+    """COUNT pairs of tiles from pointers [8, WARPS, 32] to a tile's first and second eight rows."""
+    tiles = ()
+    for i in tl.static_range(COUNT):
+        tiles += (
+            tl.load(low + i * 32, eviction_policy="evict_first"),
+            tl.load(high + i * 32, eviction_policy="evict_first"),
+        )
+    return tiles
+
+
+@triton.jit
+def as_operand(tile, ROWS: tl.constexpr, WARPS: tl.constexpr):
+    """[WARPS, ROWS, 32] with the inner dimension in the order of the tensor cores' registers.
+
+    A thread holds 8 neighbours and would hold two times 4 of an operand's 32: these become its.
+    """
+    tile = tl.permute(tl.reshape(tile, [WARPS, ROWS, 4, 2, 4]), (0, 1, 3, 2, 4))
+    return tl.reshape(tile, [WARPS, ROWS, 32])
+
+
+@triton.jit
+def multiply_eight(
+    tiles, x, n, sums, X_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """sums [WARPS, 16, 8] + tile x^T for eight rows of x, of which the first n count.
+
+    x: pointers [1, WARPS, 32] into the first row, at the inner places of the tiles
+    """
+    row = tl.arange(0, 8)[:, None, None]
+    rows = ()
+    for i in tl.static_range(COUNT):
+        rows += (tl.load(x + row * X_ROW + i * 32, mask=row < n, other=0.0),)
+    for i in tl.static_range(COUNT):
+        a = tl.permute(tl.join(tiles[2 * i], tiles[2 * i + 1]), (1, 3, 0, 2))
+        a = as_operand(tl.reshape(a, [WARPS, 16, 32]), 16, WARPS)
+        b = as_operand(tl.permute(rows[i], (1, 0, 2)), 8, WARPS)
+        sums = tl.dot(a, tl.permute(b, (0, 2, 1)), sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit
+def multiply(
+    tiles, x, n, X_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """tile x^T for the first n of up to 16 rows: [16, 16], rows of x along the second dimension."""
+    none = tl.zeros([WARPS, 16, 8], tl.float32)
+    low = tl.sum(multiply_eight(tiles, x, n, none, X_ROW, COUNT, WARPS, PRECISION), 0)
+    high = tl.zeros([16, 8], tl.float32)
+    if n > 8:
+        second = x + 8 * X_ROW
+        high = tl.sum(multiply_eight(tiles, second, n - 8, none, X_ROW, COUNT, WARPS, PRECISION), 0)
+    return both(low, high)
+
+
+@triton.jit
+def both(low, high):
+    """[16, 8] of the first eight rows and of the second -> [16, 16]."""
+    return tl.reshape(tl.permute(tl.join(low, high), (0, 2, 1)), [16, 16])
+
+
+@triton.jit
+def project_kernel(
+    x, squares, weight, rows, y, eps, M,
+    K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr,
+    WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """y [16, M] = x weight^T; TILES > 0: of the stream's norm. 16 divides M.
+
+    A program takes every so manieth tile of 16 columns.
+    """
+    COUNT: tl.constexpr = K // WARPS // 32
+    inner = along(K, WARPS)
+    eight, row = tl.arange(0, 8)[:, None, None], tl.arange(0, 16)[None, :]
+    first = tl.program_id(0) * 16
+    at = weight + (first + eight).to(tl.int64) * K + inner
+    tiles = load_weights(at, at + 8 * K, COUNT)
+    n = tl.load(rows)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    if TILES > 0:
+        parts = read_squares(squares, TILES)
+    found = multiply(tiles, x + inner, n, K, COUNT, WARPS, PRECISION)
+    scale = tl.full([16], 1.0, tl.float32)
+    if TILES > 0:
+        scale = row_scale(parts, eps, K)
+    out = y + row * Y_ROW + tl.arange(0, 16)[:, None]
+    tl.store(out + first, found * scale[None, :], mask=row < n)
+    for start in range(first + 16 * tl.num_programs(0), M, 16 * tl.num_programs(0)):
+        at = weight + (start + eight).to(tl.int64) * K + inner
+        tiles = load_weights(at, at + 8 * K, COUNT)
+        tl.debug_barrier()  # all of them are under way
+        found = multiply(tiles, x + inner, n, K, COUNT, WARPS, PRECISION)
+        tl.store(out + start, found * scale[None, :], mask=row < n)
+
+
+@triton.jit
+def project_onto_kernel(
+    x, weight, rows, residual, scaled, squares, norm, taps,
+    K: tl.constexpr, D: tl.constexpr, TAP_ROW: tl.constexpr, PARTS: tl.constexpr,
+    WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """stream += x weight^T, a tile a program; PARTS: rounds in which a tile is loaded."""
+    WIDE: tl.constexpr = K // PARTS
+    COUNT: tl.constexpr = WIDE // WARPS // 32
+    i_n = tl.program_id(0)
+    inner = along(WIDE, WARPS)
+    column = i_n * 16 + tl.arange(0, 16)
+    at = weight + (i_n * 16 + tl.arange(0, 8)[:, None, None]).to(tl.int64) * K + inner
+    tiles = load_weights(at, at + 8 * K, COUNT)
+    n = tl.load(rows)
+    h, next_norm = read_stream(residual, norm, n, column, D)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    low = tl.zeros([WARPS, 16, 8], tl.float32)
+    high = tl.zeros([WARPS, 16, 8], tl.float32)
+    for part in tl.static_range(PARTS):
+        at_x = x + part * WIDE + inner
+        low = multiply_eight(tiles, at_x, n, low, K, COUNT, WARPS, PRECISION)
+        if n > 8:
+            high = multiply_eight(tiles, at_x + 8 * K, n - 8, high, K, COUNT, WARPS, PRECISION)
+        if part + 1 < PARTS:
+            at += WIDE
+            tiles = load_weights(at, at + 8 * K, COUNT)
+    h += both(tl.sum(low, 0), tl.sum(high, 0))
+    write_stream(h, next_norm, residual, scaled, squares, taps, n, column, i_n, D, TAP_ROW)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+# pyright: basic, reportGeneralTypeIssues=false
+"""Router: logits, softmax, the k best, their shares, and the list of distinct experts, one launch.
+
+The product takes a program for every BLOCK_N experts; the one that finishes last does the rest.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hybridspec.kernels.gdn.rows import sigmoid
+from hybridspec.kernels.product import along, load_weights, multiply
+from hybridspec.kernels.stream import read_squares, row_scale
+
+
+@triton.jit
+def _sortable(z):
+    """An int32 that orders as z does; both zeros are one."""
+    bits = (z + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def _value(key):
+    """The float that a key was made of."""
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _either(a, b):
+    return a | b
+
+
+@triton.jit
+def route_kernel(
+    x, squares, weight, rows, logits, arrived, ids, weights, shared, scale, chosen, count, eps,
+    D: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
+    SUMS_TO_ONE: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """weight [E + 1, D]: the router, then the shared expert's gate. 32 divides E."""
+    COUNT: tl.constexpr = D // WARPS // 32
+    i_n = tl.program_id(0)
+    inner = along(D, WARPS)
+    column, eight = i_n * 16 + tl.arange(0, 16), tl.arange(0, 8)[:, None, None]
+    low = weight + tl.minimum(i_n * 16 + eight, E) * D + inner
+    high = weight + tl.minimum(i_n * 16 + 8 + eight, E) * D + inner
+    tiles = load_weights(low, high, COUNT)
+    n = tl.load(rows)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    parts = read_squares(squares, TILES)
+    found = multiply(tiles, x + inner, n, D, COUNT, WARPS, PRECISION)
+    b_scale = row_scale(parts, eps, D)
+    row = tl.arange(0, 16)
+    place = row[None, :] * (E + 32) + column[:, None]
+    is_asked = (column <= E)[:, None] & (row < n)[None, :]
+    tl.store(logits + place, found * b_scale[None, :], mask=is_asked)
+    tl.debug_barrier()
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        tl.debug_barrier()
+        tl.store(arrived, 0)
+        tl.store(scale + row, b_scale)
+        words = tl.zeros([32], tl.int32)
+        for start in range(0, n, 8):
+            of_eight = start + tl.arange(0, 8)
+            words |= _pick(
+                logits, ids, weights, shared, of_eight, n, E, TOP, SUMS_TO_ONE
+            )
+        part = tl.arange(0, E // 32)
+        present = tl.reshape((words[None, :] >> part[:, None]) & 1, [E])
+        slot = tl.cumsum(present, 0)  # the first at 1: the shared expert stands before them
+        tl.store(chosen + slot, tl.arange(0, E), mask=present > 0)
+        tl.store(chosen, E)
+        tl.store(count, tl.sum(present, 0) + 1)
+
+
+@triton.jit
+def _pick(
+    logits, ids, weights, shared, row, n,
+    E: tl.constexpr, TOP: tl.constexpr, SUMS_TO_ONE: tl.constexpr,
+):  # fmt: skip
+    """Ids and shares of eight rows; which experts any of them chose: bit p of [32] is 32 p + lane.
+
+    Lane l holds experts l, l + 32, ...: a row lies in one warp.
+    """
+    PARTS: tl.constexpr = E // 32
+    lane = tl.arange(0, 32)[None, :]
+    live = (row < n)[:, None]
+    keys = ()
+    for part in tl.static_range(PARTS):
+        at = row[:, None] * (E + 32) + part * 32 + lane
+        z = tl.load(logits + at, mask=live, other=0.0, cache_modifier=".cg")
+        keys += (_sortable(z),)
+    gate = tl.load(logits + row * (E + 32) + E, mask=row < n, other=0.0, cache_modifier=".cg")
+    left = keys
+    word = tl.zeros([8, 32], tl.int32)
+    best, share = tl.zeros([8, 32], tl.int32), tl.zeros([8, 32], tl.float32)  # lane i: the ith
+    first, mass = tl.zeros([8], tl.float32), tl.zeros([8], tl.float32)
+    for i in tl.static_range(TOP):
+        largest = left[0]
+        for part in tl.static_range(1, PARTS):
+            largest = tl.maximum(largest, left[part])
+        top = tl.max(largest, 1)
+        index = tl.full([8, 32], E, tl.int32)
+        for part in tl.static_range(PARTS - 1, -1, -1):
+            index = tl.where(left[part] == top[:, None], part * 32 + lane, index)
+        expert = tl.min(index, 1)
+        if i == 0:
+            first = _value(top)
+        p = tl.exp(_value(top) - first)
+        mass += p
+        share = tl.where(lane == i, p[:, None], share)
+        best = tl.where(lane == i, expert[:, None], best)
+        word |= tl.where(lane == expert[:, None] % 32, 1 << (expert[:, None] // 32), 0)
+        rest = ()
+        for part in tl.static_range(PARTS):
+            is_it = expert[:, None] == part * 32 + lane
+            rest += (tl.where(is_it, -(2**31), left[part]),)
+        left = rest
+    if not SUMS_TO_ONE:
+        mass = tl.zeros([8], tl.float32)
+        for part in tl.static_range(PARTS):
+            mass += tl.sum(tl.exp(_value(keys[part]) - first[:, None]), 1)
+    at = row[:, None] * TOP + lane
+    tl.store(weights + at, share / mass[:, None], mask=(lane < TOP) & live)
+    tl.store(ids + at, best, mask=(lane < TOP) & live)
+    tl.store(shared + row, sigmoid(gate), mask=row < n)
+    return tl.reduce(tl.where(live, word, 0), 0, _either)
