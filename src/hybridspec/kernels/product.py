@@ -71,27 +71,6 @@ def multiply_eight(
 
 
 @triton.jit
-def multiply(
-    tiles, x, n, X_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """tile x^T for the first n of up to 16 rows: [16, 16], rows of x along the second dimension."""
-    none = tl.zeros([WARPS, 16, 8], tl.float32)
-    low = tl.sum(multiply_eight(tiles, x, n, none, X_ROW, COUNT, WARPS, PRECISION), 0)
-    high = tl.zeros([16, 8], tl.float32)
-    if n > 8:
-        second = x + 8 * X_ROW
-        high = tl.sum(multiply_eight(tiles, second, n - 8, none, X_ROW, COUNT, WARPS, PRECISION), 0)
-    return both(low, high)
-
-
-@triton.jit
-def both(low, high):
-    """[16, 8] of the first eight rows and of the second -> [16, 16]."""
-    return tl.reshape(tl.permute(tl.join(low, high), (0, 2, 1)), [16, 16])
-
-
-@triton.jit
 def project_kernel(
     x, squares, weight, rows, y, eps, M,
     K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr,
@@ -103,28 +82,41 @@ def project_kernel(
     """
     COUNT: tl.constexpr = K // WARPS // 32
     inner = along(K, WARPS)
-    eight, row = tl.arange(0, 8)[:, None, None], tl.arange(0, 16)[None, :]
-    first = tl.program_id(0) * 16
+    eight = tl.arange(0, 8)[:, None, None]
+    first, step = tl.program_id(0) * 16, tl.num_programs(0) * 16
     at = weight + (first + eight).to(tl.int64) * K + inner
     tiles = load_weights(at, at + 8 * K, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    if TILES > 0:
-        parts = read_squares(squares, TILES)
-    found = multiply(tiles, x + inner, n, K, COUNT, WARPS, PRECISION)
     scale = tl.full([16], 1.0, tl.float32)
     if TILES > 0:
-        scale = row_scale(parts, eps, K)
-    out = y + row * Y_ROW + tl.arange(0, 16)[:, None]
-    tl.store(out + first, found * scale[None, :], mask=row < n)
-    for start in range(first + 16 * tl.num_programs(0), M, 16 * tl.num_programs(0)):
+        scale = row_scale(read_squares(squares, TILES), eps, K)
+    _store_tile(tiles, x + inner, n, scale, y + first, K, Y_ROW, COUNT, WARPS, PRECISION)
+    for start in range(first + step, M, step):
         at = weight + (start + eight).to(tl.int64) * K + inner
         tiles = load_weights(at, at + 8 * K, COUNT)
         tl.debug_barrier()  # all of them are under way
-        found = multiply(tiles, x + inner, n, K, COUNT, WARPS, PRECISION)
-        tl.store(out + start, found * scale[None, :], mask=row < n)
+        _store_tile(tiles, x + inner, n, scale, y + start, K, Y_ROW, COUNT, WARPS, PRECISION)
+
+
+@triton.jit
+def _store_tile(
+    tiles, x, n, scale, y,
+    K: tl.constexpr, Y_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """16 columns of a result, in its first n rows."""
+    none = tl.zeros([WARPS, 16, 8], tl.float32)
+    row, column = tl.arange(0, 8)[None, :], tl.arange(0, 16)[:, None]
+    low, high = tl.split(tl.permute(tl.reshape(scale, [2, 8]), (1, 0)))
+    out = y + row * Y_ROW + column
+    found = tl.sum(multiply_eight(tiles, x, n, none, K, COUNT, WARPS, PRECISION), 0)
+    tl.store(out, found * low[None, :], mask=row < n)
+    if n > 8:
+        sums = multiply_eight(tiles, x + 8 * K, n - 8, none, K, COUNT, WARPS, PRECISION)
+        tl.store(out + 8 * Y_ROW, tl.sum(sums, 0) * high[None, :], mask=row < n - 8)
 
 
 @triton.jit
@@ -138,11 +130,11 @@ def project_onto_kernel(
     COUNT: tl.constexpr = WIDE // WARPS // 32
     i_n = tl.program_id(0)
     inner = along(WIDE, WARPS)
-    column = i_n * 16 + tl.arange(0, 16)
+    row, column = tl.arange(0, 8), i_n * 16 + tl.arange(0, 16)
+    n = tl.load(rows)
+    h, next_norm = read_stream(residual, norm, n, row, column, D)
     at = weight + (i_n * 16 + tl.arange(0, 8)[:, None, None]).to(tl.int64) * K + inner
     tiles = load_weights(at, at + 8 * K, COUNT)
-    n = tl.load(rows)
-    h, next_norm = read_stream(residual, norm, n, column, D)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
@@ -156,5 +148,10 @@ def project_onto_kernel(
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
-    h += both(tl.sum(low, 0), tl.sum(high, 0))
-    write_stream(h, next_norm, residual, scaled, squares, taps, n, column, i_n, D, TAP_ROW)
+    h += tl.sum(low, 0)
+    write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
+    if n > 8:
+        h, next_norm = read_stream(residual, norm, n, row + 8, column, D)
+        h += tl.sum(high, 0)
+        row += 8
+        write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)

@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.product import along, load_weights, multiply
+from hybridspec.kernels.product import along, load_weights, multiply_eight
 from hybridspec.kernels.stream import read_squares, row_scale
 
 
@@ -53,17 +53,23 @@ def route_kernel(
         gdc_wait()
         gdc_launch_dependents()
     parts = read_squares(squares, TILES)
-    found = multiply(tiles, x + inner, n, D, COUNT, WARPS, PRECISION)
+    none = tl.zeros([WARPS, 16, 8], tl.float32)
+    found = tl.sum(multiply_eight(tiles, x + inner, n, none, D, COUNT, WARPS, PRECISION), 0)
     b_scale = row_scale(parts, eps, D)
-    row = tl.arange(0, 16)
-    place = row[None, :] * (E + 32) + column[:, None]
-    is_asked = (column <= E)[:, None] & (row < n)[None, :]
-    tl.store(logits + place, found * b_scale[None, :], mask=is_asked)
+    scale_low, scale_high = tl.split(tl.permute(tl.reshape(b_scale, [2, 8]), (1, 0)))
+    row = tl.arange(0, 8)
+    place = logits + row[None, :] * (E + 32) + column[:, None]
+    tl.store(place, found * scale_low[None, :], mask=(column <= E)[:, None] & (row < n)[None, :])
+    if n > 8:
+        second = x + 8 * D + inner
+        found = tl.sum(multiply_eight(tiles, second, n - 8, none, D, COUNT, WARPS, PRECISION), 0)
+        is_asked = (column <= E)[:, None] & (row + 8 < n)[None, :]
+        tl.store(place + 8 * (E + 32), found * scale_high[None, :], mask=is_asked)
     tl.debug_barrier()
     if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.debug_barrier()
         tl.store(arrived, 0)
-        tl.store(scale + row, b_scale)
+        tl.store(scale + tl.arange(0, 16), b_scale)
         words = tl.zeros([32], tl.int32)
         for start in range(0, n, 8):
             of_eight = start + tl.arange(0, 8)

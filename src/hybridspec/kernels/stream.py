@@ -26,29 +26,27 @@ def row_scale(parts, eps, D: tl.constexpr):
 
 
 @triton.jit
-def read_stream(residual, norm, n, column, D: tl.constexpr):
-    """The stream's columns [BLOCK, 16] in rows before n, and the next norm's weight [BLOCK].
+def read_stream(residual, norm, n, row, column, D: tl.constexpr):
+    """The stream's columns [BLOCK, ROWS] in rows before n, and the next norm's weight [BLOCK].
 
     Read before a launch waits: the last one to write the stream is two launches ahead at least.
     """
-    row = tl.arange(0, 16)[None, :]
-    h = tl.load(residual + row * D + column[:, None], mask=row < n, other=0.0)
-    return h, tl.load(norm + column).to(tl.float32)
+    at = residual + row[None, :] * D + column[:, None]
+    return tl.load(at, mask=(row < n)[None, :], other=0.0), tl.load(norm + column)
 
 
 @triton.jit
 def write_stream(
-    h, weight, residual, scaled, squares, taps, n, column, i_n,
+    h, weight, residual, scaled, squares, taps, n, row, column, i_n,
     D: tl.constexpr, TAP_ROW: tl.constexpr,
 ):  # fmt: skip
-    """Store the stream's columns [BLOCK, 16] and what the next norm needs of them.
+    """Store the stream's columns [BLOCK, ROWS] and what the next norm needs of them.
 
     TAP_ROW: numbers in a row of taps; 0 where this layer is not tapped.
     """
-    row = tl.arange(0, 16)
     place, live = row[None, :] * D + column[:, None], (row < n)[None, :]
     tl.store(residual + place, h, mask=live)
-    tl.store(scaled + place, h * weight[:, None], mask=live)
+    tl.store(scaled + place, h * weight.to(tl.float32)[:, None], mask=live)
     tl.store(squares + i_n * 16 + row, tl.sum(h * h, 0), mask=row < n)
     if TAP_ROW > 0:
         tl.store(taps + row[None, :] * TAP_ROW + column[:, None], h, mask=live)
