@@ -31,3 +31,8 @@ def check_tensor(
             f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}, "
             f"strides {list(tensor.stride())}."
         )
+
+
+def precision(dtype: torch.dtype) -> str:
+    """`input_precision` of products: fp32 operands stay fp32."""
+    return "ieee" if dtype == torch.float32 else "tf32"

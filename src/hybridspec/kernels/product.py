@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-# pyright: basic, reportGeneralTypeIssues=false
+# pyright: basic, reportGeneralTypeIssues=false, reportCallIssue=false
 """Products of up to 16 rows with a dense weight, each of which is read once.
 
 One tile, one split and one order of summation whatever the number of rows. A tile is 16 rows of the
@@ -13,11 +13,28 @@ and no barrier: a warp loads 8 rows of 32 numbers, 16 bytes a thread, and both o
 way before its first product, those of the first tile before the launch waits for the one ahead.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hybridspec.kernels.stream import read_squares, read_stream, row_scale, write_stream
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.experts import GATE_UP_DEPTH, GATE_UP_STAGES, gate_up_kernel
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.stream import (
+    check_stream,
+    read_squares,
+    read_stream,
+    row_scale,
+    stream_tensors,
+    write_stream,
+)
+
+# H200, November 2026, 12352 x 2048 at 16 rows
+PROJECT_WARPS, PROJECT_PROGRAMS = 4, 2  # programs a multiprocessor
+ONTO_WARPS, ONTO_TILES = 8, 16  # pairs of tiles of 32 that a thread holds: 128 registers
 
 
 @triton.jit
@@ -155,3 +172,92 @@ def project_onto_kernel(
         h += tl.sum(high, 0)
         row += 8
         write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
+
+
+def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
+    """Contract of the reference: one launch, the weight moved once."""
+    D = check_stream(stream)
+    check_tensor("weight", weight, (len(weight), D), stream.scaled.dtype)
+    return _project(stream.scaled, weight, rows, stream.squares, eps)
+
+
+def project_rows(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
+    """Contract of the reference."""
+    check_tensor("x", x, (MAX_ROWS, x.shape[1]), weight.dtype)
+    check_tensor("weight", weight, (len(weight), x.shape[1]), x.dtype)
+    return _project(x, weight, rows, None, 0.0)
+
+
+def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, eps: float) -> Tensor:
+    M, K = weight.shape
+    if M % 16:
+        raise ShapeError(f"weight has {M} rows; the kernels take multiples of 16: pad it.")
+    y = torch.empty(MAX_ROWS, M, dtype=x.dtype, device=x.device)
+    tiles, most = M // 16, PROJECT_PROGRAMS * _multiprocessors(x.device)
+    steps = triton.cdiv(tiles, most)
+    warps = warps_for(K, PROJECT_WARPS)
+    overlapping = overlaps(x.device)
+    project_kernel[(triton.cdiv(tiles, steps),)](
+        x, x if squares is None else squares, weight, rows, y, eps, M,
+        K=K, Y_ROW=M, TILES=0 if squares is None else len(squares), WARPS=warps,
+        PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
+        num_warps=warps,
+    )  # fmt: skip
+    return y
+
+
+def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
+    """Contract of the reference: the experts' first launch with one dense expert."""
+    D, WIDTH = check_stream(stream), len(weight) // 2
+    check_tensor("weight", weight, (2 * WIDTH, D), stream.scaled.dtype)
+    if WIDTH % 8:
+        raise ShapeError(f"weight has {2 * WIDTH} rows; the kernels take multiples of 16: pad it.")
+    out = torch.empty(MAX_ROWS, WIDTH, dtype=weight.dtype, device=weight.device)
+    overlapping = overlaps(weight.device)
+    gate_up_kernel[WIDTH // 8, 1](
+        stream.scaled, stream.squares, weight, rows, rows, rows, rows, rows, rows, out, eps,
+        D=D, WIDTH=WIDTH, TOP=1, TILES=len(stream.squares), BLOCK_K=min(GATE_UP_DEPTH, D),
+        STAGES=GATE_UP_STAGES, PRECISION=precision(weight.dtype), OVERLAPS=overlapping,
+        launch_pdl=overlapping, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def project_onto(
+    x: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    stream: Stream,
+    norm: Tensor,
+    taps: Tensor | None = None,
+) -> None:
+    """Contract of the reference: one launch, a program for 16 columns of the stream."""
+    D, K = check_stream(stream), weight.shape[1]
+    check_tensor("x", x, (MAX_ROWS, K), weight.dtype)
+    check_tensor("weight", weight, (D, K), stream.scaled.dtype)
+    warps = warps_for(K, ONTO_WARPS)
+    parts = next(
+        p for p in range(1, K) if K % (p * warps * 32) == 0 and K // (p * warps * 32) <= ONTO_TILES
+    )
+    overlapping = overlaps(x.device)
+    project_onto_kernel[(D // 16,)](
+        x, weight, rows, **stream_tensors(stream, norm, taps),
+        K=K, D=D, PARTS=parts, WARPS=warps, PRECISION=precision(x.dtype),
+        OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=warps,
+    )  # fmt: skip
+
+
+def warps_for(K: int, most: int) -> int:
+    """Warps that may share an inner dimension K. Raises ShapeError."""
+    warps = most
+    while warps and K % (32 * warps):
+        warps //= 2
+    if not warps:
+        raise ShapeError(f"an inner dimension of {K} is no multiple of 32: pad it.")
+    return warps
+
+
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-# pyright: basic, reportGeneralTypeIssues=false
+# pyright: basic, reportGeneralTypeIssues=false, reportCallIssue=false
 """Router: logits, softmax, the k best, their shares, and the list of distinct experts, one launch.
 
-The product takes a program for every BLOCK_N experts; the one that finishes last does the rest.
+The product takes a program for every 16 experts; the one that finishes last does the rest. Equal
+logits go to the lower index. Replaces product, softmax, sort, gather, division, unique and copies.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.product import along, load_weights, multiply_eight
-from hybridspec.kernels.stream import read_squares, row_scale
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.product import along, load_weights, multiply_eight, warps_for
+from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.stream import check_stream, read_squares, row_scale
+
+ROUTE_WARPS = 8
 
 
 @triton.jit
@@ -73,9 +81,7 @@ def route_kernel(
         words = tl.zeros([32], tl.int32)
         for start in range(0, n, 8):
             of_eight = start + tl.arange(0, 8)
-            words |= _pick(
-                logits, ids, weights, shared, of_eight, n, E, TOP, SUMS_TO_ONE
-            )
+            words |= _pick(logits, ids, weights, shared, of_eight, n, E, TOP, SUMS_TO_ONE)
         part = tl.arange(0, E // 32)
         present = tl.reshape((words[None, :] >> part[:, None]) & 1, [E])
         slot = tl.cumsum(present, 0)  # the first at 1: the shared expert stands before them
@@ -136,3 +142,54 @@ def _pick(
     tl.store(ids + at, best, mask=(lane < TOP) & live)
     tl.store(shared + row, sigmoid(gate), mask=row < n)
     return tl.reduce(tl.where(live, word, 0), 0, _either)
+
+
+@triton.jit
+def _list_kernel(ids, rows, chosen, count, E: tl.constexpr, TOP: tl.constexpr):
+    row, expert = tl.arange(0, 16), tl.arange(0, E)
+    live = (row < tl.load(rows))[:, None]
+    picked = tl.zeros([16, E], tl.int32)
+    for i in tl.static_range(TOP):
+        own = tl.load(ids + row * TOP + i)[:, None] == expert[None, :]
+        picked = tl.where(own & live, 1, picked)
+    present = tl.max(picked, 0)
+    tl.store(chosen + tl.cumsum(present, 0), expert, mask=present > 0)
+    tl.store(chosen, E)
+    tl.store(count, tl.sum(present, 0) + 1)
+
+
+def list_experts(routing: Routing, rows: Tensor) -> None:
+    """Contract of the reference. It begins when the launch ahead has ended."""
+    E, top = len(routing.chosen) - 1, routing.ids.shape[1]
+    _list_kernel[(1,)](routing.ids, rows, routing.chosen, routing.count, E=E, TOP=top, num_warps=4)
+
+
+def route_stream(
+    stream: Stream,
+    weight: Tensor,
+    rows: Tensor,
+    eps: float,
+    routing: Routing,
+    *,
+    sums_to_one: bool = True,
+) -> None:
+    """Contract of the reference."""
+    D, E = check_stream(stream), len(weight) - 1
+    check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
+    check_tensor("chosen", routing.chosen, (E + 1,), torch.int32)
+    top = routing.ids.shape[1]
+    if E % 32 or E > 1024 or top > min(32, E):
+        raise ShapeError(
+            f"weight routes to {top} of {E} experts; the kernel takes up to 32 of a multiple of 32 "
+            "experts, 1024 at most."
+        )
+    logits = torch.empty(16, E + 32, dtype=torch.float32, device=weight.device)
+    warps = warps_for(D, ROUTE_WARPS)
+    overlapping = overlaps(weight.device)
+    route_kernel[(triton.cdiv(E + 1, 16),)](
+        stream.scaled, stream.squares, weight, rows, logits, routing.arrived, routing.ids,
+        routing.weights, routing.shared, routing.scale, routing.chosen, routing.count, eps,
+        D=D, E=E, TOP=top, TILES=len(stream.squares), SUMS_TO_ONE=sums_to_one, WARPS=warps,
+        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
+        num_warps=warps,
+    )  # fmt: skip

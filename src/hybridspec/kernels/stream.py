@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-# pyright: basic, reportGeneralTypeIssues=false
-"""The residual stream between launches, and device functions of the kernels that read or add to it.
+# pyright: basic, reportGeneralTypeIssues=false, reportCallIssue=false
+"""Device functions of the launches that read the residual stream or add to it, and its beginning.
 
-A norm needs whole rows, a launch that adds to the stream holds some columns of them. So it leaves
-behind each row times the weight of the norm that reads it next, and the sums of squares of its own
-columns; the reader divides its result by the root of their mean. The norm costs no launch and no
-second pass.
+What lies between launches: kernels/reference/stream.py.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.launch import check_tensor, overlaps
+from hybridspec.kernels.reference.stream import TILE, Stream
+
 
 @triton.jit
 def read_squares(squares, TILES: tl.constexpr):
@@ -50,3 +55,58 @@ def write_stream(
     tl.store(squares + i_n * 16 + row, tl.sum(h * h, 0), mask=row < n)
     if TAP_ROW > 0:
         tl.store(taps + row[None, :] * TAP_ROW + column[:, None], h, mask=live)
+
+
+@triton.jit
+def _enter_kernel(
+    tokens, rows, embedding, residual, scaled, squares, norm, taps,
+    D: tl.constexpr, TAP_ROW: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    i_n, row = tl.program_id(0), tl.arange(0, 16)
+    column = i_n * 16 + tl.arange(0, 16)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    n = tl.load(rows)
+    token = tl.load(tokens + row, mask=row < n, other=0)
+    at = embedding + token[None, :] * D + column[:, None]
+    h = tl.load(at, mask=(row < n)[None, :], other=0.0).to(tl.float32)
+    weight = tl.load(norm + column)
+    write_stream(h, weight, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
+
+
+def enter(tokens: Tensor, rows: Tensor, embedding: Tensor, norm: Tensor, stream: Stream) -> None:
+    """Contract of the reference: one launch, a program for 16 columns."""
+    D = check_stream(stream)
+    check_tensor("embedding", embedding, (len(embedding), D), stream.scaled.dtype)
+    check_tensor("tokens", tokens, (MAX_ROWS,), torch.int64)
+    overlapping = overlaps(rows.device)
+    _enter_kernel[(D // TILE,)](
+        tokens, rows, embedding, **stream_tensors(stream, norm, None),
+        D=D, OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
+    )  # fmt: skip
+
+
+def check_stream(stream: Stream) -> int:
+    """Its width. Raises ShapeError."""
+    D = stream.residual.shape[1]
+    check_tensor("residual", stream.residual, (MAX_ROWS, D), torch.float32)
+    check_tensor("scaled", stream.scaled, (MAX_ROWS, D), stream.scaled.dtype)
+    check_tensor("squares", stream.squares, (D // TILE, MAX_ROWS), torch.float32)
+    return D
+
+
+def stream_tensors(stream: Stream, norm: Tensor, taps: Tensor | None) -> dict[str, Tensor | int]:
+    """Arguments of a kernel that writes the stream. Raises ShapeError."""
+    D = stream.residual.shape[1]
+    check_tensor("norm", norm, (D,), norm.dtype)
+    if taps is not None and (taps.shape != (MAX_ROWS, D) or taps.stride(1) != 1):
+        check_tensor("taps", taps, (MAX_ROWS, D), taps.dtype)
+    return {
+        "residual": stream.residual,
+        "scaled": stream.scaled,
+        "squares": stream.squares,
+        "norm": norm,
+        "taps": stream.scaled if taps is None else taps,
+        "TAP_ROW": 0 if taps is None else taps.stride(0),
+    }

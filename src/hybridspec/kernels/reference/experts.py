@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hybridspec.kernels.reference.activation import silu
+from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.stream import Stream, write
 
 
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
@@ -59,3 +61,33 @@ def experts_of_one_row(
 def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """A dense expert: x [N, D], gate and up [I, D], down [D, I]."""
     return F.linear(silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+def experts_onto(
+    stream: Stream,
+    routing: Routing,
+    gate_up: Tensor,
+    down: Tensor,
+    rows: Tensor,
+    norm: Tensor,
+    taps: Tensor | None = None,
+) -> None:
+    """Add the chosen experts' and the shared one's outputs to the stream.
+
+    gate_up [E + 1, 2I, D]   float, gate rows first; the last is the shared expert
+    down    [E + 1, D, I]    float
+    norm    [D]              float: weight of the norm that reads the stream next
+    taps    [MAX_ROWS, D]    float, a column block of a wider tensor: the stream's new rows go there
+    """
+    n, E = int(rows), len(gate_up) - 1
+    h = stream.residual[:n].clone()
+    x = stream.scaled[:n].to(h.dtype) * routing.scale[:n, None]
+    for expert in routing.chosen[: int(routing.count)].tolist():
+        is_mine = routing.ids[:n] == expert
+        share = torch.where(is_mine, routing.weights[:n], 0.0).sum(1)
+        share = routing.shared[:n] if expert == E else share
+        gate, up = F.linear(x, gate_up[expert].to(x.dtype)).chunk(2, dim=1)
+        h += F.linear(share[:, None] * silu(gate) * up, down[expert].to(x.dtype))
+    write(stream, h, norm)
+    if taps is not None:
+        taps[:n] = h.to(taps.dtype)

@@ -6,8 +6,79 @@ The families differ in the shares: most let them sum to 1 again, some keep the p
 (`norm_topk_prob` false).
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.reference.activation import sigmoid
+from hybridspec.kernels.reference.stream import Stream, normed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Where the rows of a round go in one layer, written in place; stale from the counts on."""
+
+    ids: Tensor
+    """[MAX_ROWS, k] int32: experts of each row, best first"""
+    weights: Tensor
+    """[MAX_ROWS, k] float32: their shares"""
+    shared: Tensor
+    """[MAX_ROWS] float32: share of the shared expert"""
+    scale: Tensor
+    """[MAX_ROWS] float32: what makes the stream's scaled rows its norm"""
+    chosen: Tensor
+    """[E + 1] int32: the shared expert, which has index E, then all that any row chose, rising"""
+    count: Tensor
+    """[] int32: how many those are"""
+    arrived: Tensor
+    """[] int32: 0 between launches"""
+
+    @classmethod
+    def empty(cls, E: int, k: int, device: torch.device | str) -> "Routing":
+        """For E experts of which a row chooses k."""
+
+        def zeros(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        return cls(
+            ids=zeros(MAX_ROWS, k),
+            weights=zeros(MAX_ROWS, k, dtype=torch.float32),
+            shared=zeros(MAX_ROWS, dtype=torch.float32),
+            scale=zeros(MAX_ROWS, dtype=torch.float32),
+            chosen=zeros(E + 1),
+            count=zeros(),
+            arrived=zeros(),
+        )
+
+
+def route_stream(
+    stream: Stream,
+    weight: Tensor,
+    rows: Tensor,
+    eps: float,
+    routing: Routing,
+    *,
+    sums_to_one: bool = True,
+) -> None:
+    """Route the stream's norm. weight [E + 1, D]: the router, then the shared expert's gate."""
+    x = normed(stream, rows, eps)
+    n, E, k = len(x), len(weight) - 1, routing.ids.shape[1]
+    logits = x @ weight.to(x.dtype).T
+    ids, weights = (route if sums_to_one else route_by_probability)(logits[:, :E], k)
+    routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), weights
+    routing.shared[:n] = sigmoid(logits[:, E])
+    routing.scale[:n] = torch.rsqrt(stream.squares[:, :n].sum(0) / x.shape[1] + eps)
+    list_experts(routing, rows)
+
+
+def list_experts(routing: Routing, rows: Tensor) -> None:
+    """Make the list of experts that the first `rows` rows chose."""
+    distinct = routing.ids[: int(rows)].unique()  # sorted
+    routing.chosen[0] = len(routing.chosen) - 1
+    routing.chosen[1 : len(distinct) + 1] = distinct
+    routing.count.fill_(len(distinct) + 1)
 
 
 def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Products of the rows of a round with dense weights.
+
+Rows of a result are undefined from `rows` on.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.reference.activation import silu
+from hybridspec.kernels.reference.stream import Stream, normed, write
+
+
+def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
+    """The stream's norm times a weight.
+
+    weight [M, D]   float, M a multiple of 16
+    rows   []       int32, 1..MAX_ROWS
+    returns [MAX_ROWS, M] in the weight's dtype
+    """
+    return _padded(_times(normed(stream, rows, eps), weight), weight.dtype)
+
+
+def project_rows(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
+    """x [MAX_ROWS, K] times a weight [M, K] -> [MAX_ROWS, M]."""
+    return _padded(_times(x[: int(rows)], weight), weight.dtype)
+
+
+def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
+    """silu(gate) * up of the stream's norm. weight [2I, D], gate rows first -> [MAX_ROWS, I]."""
+    gate, up = _times(normed(stream, rows, eps), weight).chunk(2, dim=1)
+    return _padded(silu(gate) * up, weight.dtype)
+
+
+def project_onto(
+    x: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    stream: Stream,
+    norm: Tensor,
+    taps: Tensor | None = None,
+) -> None:
+    """Add x weight^T to the stream.
+
+    x      [MAX_ROWS, K]   float
+    weight [D, K]          float
+    norm   [D]             float: weight of the norm that reads the stream next
+    taps   [MAX_ROWS, D]   float, a column block of a wider tensor: the stream's new rows go there
+    """
+    n = int(rows)
+    h = stream.residual[:n] + _times(x[:n], weight)
+    write(stream, h, norm)
+    if taps is not None:
+        taps[:n] = h.to(taps.dtype)
+
+
+def _times(x: Tensor, weight: Tensor) -> Tensor:
+    """In the wider of float32 and the operands' dtype."""
+    dtype = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
+    return F.linear(x.to(dtype), weight.to(dtype))
+
+
+def _padded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    return F.pad(y, (0, 0, 0, MAX_ROWS - len(y))).to(dtype)
