@@ -37,7 +37,8 @@ DOWN_WARPS, DOWN_STAGES = 4, 7
 @triton.jit
 def gate_up_kernel(
     x, scale, gate_up, rows, ids, weights, shared, chosen, count, hidden, eps,
-    D: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
+    TILES: tl.constexpr,
     BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
@@ -59,7 +60,7 @@ def gate_up_kernel(
             at = row[:, None] * TOP + tl.arange(0, TOP)[None, :]
             is_mine = tl.load(ids + at) == expert
             share = tl.sum(tl.where(is_mine, tl.load(weights + at), 0.0), 1)
-            share = tl.where(i_slot == 0, tl.load(shared + row), share)
+            share = tl.where(i_slot < SHARED, tl.load(shared + row), share)
             norm = tl.load(scale + row)
         else:
             share = tl.full([16], 1.0, tl.float32)
@@ -124,15 +125,16 @@ def experts_onto(
     norm: Tensor,
     taps: Tensor | None = None,
     *,
+    shared: int = 1,
     most_rows: int = 16,
 ) -> None:
     """Contract of the reference; most_rows: rows that a launch must have programs for."""
     D, WIDTH = check_stream(stream), down.shape[-1]
-    E, top = len(routing.chosen) - 1, routing.ids.shape[1]
+    E, top = len(routing.chosen) - shared, routing.ids.shape[1]
     dtype = stream.scaled.dtype
-    check_tensor("gate_up", gate_up, (E + 1, 2 * WIDTH, D), dtype)
-    check_tensor("down", down, (E + 1, D, WIDTH), dtype)
-    slots = 1 + min(E, most_rows * top)
+    check_tensor("gate_up", gate_up, (E + shared, 2 * WIDTH, D), dtype)
+    check_tensor("down", down, (E + shared, D, WIDTH), dtype)
+    slots = shared + min(E, most_rows * top)
     hidden = torch.empty(slots, 16, WIDTH, dtype=dtype, device=rows.device)
     overlapping = overlaps(rows.device)
     modes = {
@@ -141,7 +143,8 @@ def experts_onto(
     gate_up_kernel[WIDTH // 8, slots](
         stream.scaled, routing.scale, gate_up, rows, routing.ids, routing.weights, routing.shared,
         routing.chosen, routing.count, hidden, 0.0,
-        D=D, WIDTH=WIDTH, TOP=top, TILES=0, BLOCK_K=min(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
+        D=D, WIDTH=WIDTH, TOP=top, SHARED=shared, TILES=0,
+        BLOCK_K=min(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
         num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)

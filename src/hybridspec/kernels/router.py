@@ -44,11 +44,12 @@ def _either(a, b):
 @triton.jit
 def route_kernel(
     x, squares, weight, rows, logits, arrived, ids, weights, shared, scale, chosen, count, eps,
-    D: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr,
+    TILES: tl.constexpr, PADDED: tl.constexpr,
     SUMS_TO_ONE: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """weight [E + 1, D]: the router, then the shared expert's gate. 32 divides E."""
+    """weight [E + 1, D]: the router, then the shared expert's gate. PADDED: power of two >= E."""
     COUNT: tl.constexpr = D // WARPS // 32
     i_n = tl.program_id(0)
     inner = along(D, WARPS)
@@ -81,32 +82,41 @@ def route_kernel(
         words = tl.zeros([32], tl.int32)
         for start in range(0, n, 8):
             of_eight = start + tl.arange(0, 8)
-            words |= _pick(logits, ids, weights, shared, of_eight, n, E, TOP, SUMS_TO_ONE)
-        part = tl.arange(0, E // 32)
-        present = tl.reshape((words[None, :] >> part[:, None]) & 1, [E])
-        slot = tl.cumsum(present, 0)  # the first at 1: the shared expert stands before them
-        tl.store(chosen + slot, tl.arange(0, E), mask=present > 0)
-        tl.store(chosen, E)
-        tl.store(count, tl.sum(present, 0) + 1)
+            words |= _pick(logits, ids, weights, shared, of_eight, n, E, TOP, PADDED, SUMS_TO_ONE)
+        part = tl.arange(0, PADDED // 32)
+        present = tl.reshape((words[None, :] >> part[:, None]) & 1, [PADDED])
+        _store_list(present, chosen, count, E, SHARED, PADDED)
+
+
+@triton.jit
+def _store_list(
+    present, chosen, count, E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr
+):
+    """The shared expert's pieces, then the experts that are present [PADDED], rising."""
+    expert = tl.arange(0, PADDED)
+    tl.store(chosen + tl.cumsum(present, 0) + (SHARED - 1), expert, mask=present > 0)
+    tl.store(chosen + expert, E + expert, mask=expert < SHARED)
+    tl.store(count, tl.sum(present, 0) + SHARED)
 
 
 @triton.jit
 def _pick(
     logits, ids, weights, shared, row, n,
-    E: tl.constexpr, TOP: tl.constexpr, SUMS_TO_ONE: tl.constexpr,
+    E: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr, SUMS_TO_ONE: tl.constexpr,
 ):  # fmt: skip
     """Ids and shares of eight rows; which experts any of them chose: bit p of [32] is 32 p + lane.
 
     Lane l holds experts l, l + 32, ...: a row lies in one warp.
     """
-    PARTS: tl.constexpr = E // 32
+    PARTS: tl.constexpr = PADDED // 32
     lane = tl.arange(0, 32)[None, :]
     live = (row < n)[:, None]
     keys = ()
     for part in tl.static_range(PARTS):
         at = row[:, None] * (E + 32) + part * 32 + lane
-        z = tl.load(logits + at, mask=live, other=0.0, cache_modifier=".cg")
-        keys += (_sortable(z),)
+        is_there = part * 32 + lane < E
+        z = tl.load(logits + at, mask=live & is_there, other=0.0, cache_modifier=".cg")
+        keys += (tl.where(is_there, _sortable(z), -(2**31)),)
     gate = tl.load(logits + row * (E + 32) + E, mask=row < n, other=0.0, cache_modifier=".cg")
     left = keys
     word = tl.zeros([8, 32], tl.int32)
@@ -136,7 +146,8 @@ def _pick(
     if not SUMS_TO_ONE:
         mass = tl.zeros([8], tl.float32)
         for part in tl.static_range(PARTS):
-            mass += tl.sum(tl.exp(_value(keys[part]) - first[:, None]), 1)
+            p = tl.exp(_value(keys[part]) - first[:, None])
+            mass += tl.sum(tl.where(part * 32 + lane < E, p, 0.0), 1)
     at = row[:, None] * TOP + lane
     tl.store(weights + at, share / mass[:, None], mask=(lane < TOP) & live)
     tl.store(ids + at, best, mask=(lane < TOP) & live)
@@ -145,23 +156,26 @@ def _pick(
 
 
 @triton.jit
-def _list_kernel(ids, rows, chosen, count, E: tl.constexpr, TOP: tl.constexpr):
-    row, expert = tl.arange(0, 16), tl.arange(0, E)
+def _list_kernel(
+    ids, rows, chosen, count,
+    E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    row, expert = tl.arange(0, 16), tl.arange(0, PADDED)
     live = (row < tl.load(rows))[:, None]
-    picked = tl.zeros([16, E], tl.int32)
+    picked = tl.zeros([16, PADDED], tl.int32)
     for i in tl.static_range(TOP):
         own = tl.load(ids + row * TOP + i)[:, None] == expert[None, :]
         picked = tl.where(own & live, 1, picked)
-    present = tl.max(picked, 0)
-    tl.store(chosen + tl.cumsum(present, 0), expert, mask=present > 0)
-    tl.store(chosen, E)
-    tl.store(count, tl.sum(present, 0) + 1)
+    _store_list(tl.max(picked, 0), chosen, count, E, SHARED, PADDED)
 
 
-def list_experts(routing: Routing, rows: Tensor) -> None:
+def list_experts(routing: Routing, rows: Tensor, E: int) -> None:
     """Contract of the reference. It begins when the launch ahead has ended."""
-    E, top = len(routing.chosen) - 1, routing.ids.shape[1]
-    _list_kernel[(1,)](routing.ids, rows, routing.chosen, routing.count, E=E, TOP=top, num_warps=4)
+    _list_kernel[(1,)](
+        routing.ids, rows, routing.chosen, routing.count,
+        E=E, SHARED=len(routing.chosen) - E, TOP=routing.ids.shape[1], PADDED=_padded(E),
+        num_warps=4,
+    )  # fmt: skip
 
 
 def route_stream(
@@ -176,12 +190,11 @@ def route_stream(
     """Contract of the reference."""
     D, E = check_stream(stream), len(weight) - 1
     check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
-    check_tensor("chosen", routing.chosen, (E + 1,), torch.int32)
-    top = routing.ids.shape[1]
-    if E % 32 or E > 1024 or top > min(32, E):
+    top, shared = routing.ids.shape[1], len(routing.chosen) - E
+    if not 1 <= shared <= _padded(E) or E > 1024 or top > min(32, E):
         raise ShapeError(
-            f"weight routes to {top} of {E} experts; the kernel takes up to 32 of a multiple of 32 "
-            "experts, 1024 at most."
+            f"weight routes to {top} of {E} experts beside {shared} of the shared one; the kernel "
+            "takes up to 32 of 1024."
         )
     logits = torch.empty(16, E + 32, dtype=torch.float32, device=weight.device)
     warps = warps_for(D, ROUTE_WARPS)
@@ -189,7 +202,12 @@ def route_stream(
     route_kernel[(triton.cdiv(E + 1, 16),)](
         stream.scaled, stream.squares, weight, rows, logits, routing.arrived, routing.ids,
         routing.weights, routing.shared, routing.scale, routing.chosen, routing.count, eps,
-        D=D, E=E, TOP=top, TILES=len(stream.squares), SUMS_TO_ONE=sums_to_one, WARPS=warps,
+        D=D, E=E, SHARED=shared, TOP=top, PADDED=_padded(E), TILES=len(stream.squares),
+        SUMS_TO_ONE=sums_to_one, WARPS=warps,
         PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps,
     )  # fmt: skip
+
+
+def _padded(E: int) -> int:
+    return max(32, triton.next_power_of_2(E))

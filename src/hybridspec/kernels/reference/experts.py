@@ -71,21 +71,23 @@ def experts_onto(
     rows: Tensor,
     norm: Tensor,
     taps: Tensor | None = None,
+    *,
+    shared: int = 1,
 ) -> None:
     """Add the chosen experts' and the shared one's outputs to the stream.
 
-    gate_up [E + 1, 2I, D]   float, gate rows first; the last is the shared expert
-    down    [E + 1, D, I]    float
+    gate_up [E + shared, 2I, D]  float, gate rows first; behind E the shared expert, in pieces of I
+    down    [E + shared, D, I]   float
     norm    [D]              float: weight of the norm that reads the stream next
     taps    [MAX_ROWS, D]    float, a column block of a wider tensor: the stream's new rows go there
     """
-    n, E = int(rows), len(gate_up) - 1
+    n, E = int(rows), len(gate_up) - shared
     h = stream.residual[:n].clone()
     x = stream.scaled[:n].to(h.dtype) * routing.scale[:n, None]
     for expert in routing.chosen[: int(routing.count)].tolist():
         is_mine = routing.ids[:n] == expert
         share = torch.where(is_mine, routing.weights[:n], 0.0).sum(1)
-        share = routing.shared[:n] if expert == E else share
+        share = routing.shared[:n] if expert >= E else share
         gate, up = F.linear(x, gate_up[expert].to(x.dtype)).chunk(2, dim=1)
         h += F.linear(share[:, None] * silu(gate) * up, down[expert].to(x.dtype))
     write(stream, h, norm)

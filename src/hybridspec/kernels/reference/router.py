@@ -29,15 +29,16 @@ class Routing:
     scale: Tensor
     """[MAX_ROWS] float32: what makes the stream's scaled rows its norm"""
     chosen: Tensor
-    """[E + 1] int32: the shared expert, which has index E, then all that any row chose, rising"""
+    """[E + shared] int32: the shared expert, of index E, then all that any row chose, rising. One
+    that is wider than the others counts as several: E, E + 1, ..."""
     count: Tensor
     """[] int32: how many those are"""
     arrived: Tensor
     """[] int32: 0 between launches"""
 
     @classmethod
-    def empty(cls, E: int, k: int, device: torch.device | str) -> "Routing":
-        """For E experts of which a row chooses k."""
+    def empty(cls, E: int, k: int, shared: int, device: torch.device | str) -> "Routing":
+        """For E experts of which a row chooses k, and a shared one as wide as `shared` of them."""
 
         def zeros(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
@@ -47,7 +48,7 @@ class Routing:
             weights=zeros(MAX_ROWS, k, dtype=torch.float32),
             shared=zeros(MAX_ROWS, dtype=torch.float32),
             scale=zeros(MAX_ROWS, dtype=torch.float32),
-            chosen=zeros(E + 1),
+            chosen=zeros(E + shared),
             count=zeros(),
             arrived=zeros(),
         )
@@ -70,15 +71,16 @@ def route_stream(
     routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), weights
     routing.shared[:n] = sigmoid(logits[:, E])
     routing.scale[:n] = torch.rsqrt(stream.squares[:, :n].sum(0) / x.shape[1] + eps)
-    list_experts(routing, rows)
+    list_experts(routing, rows, E)
 
 
-def list_experts(routing: Routing, rows: Tensor) -> None:
-    """Make the list of experts that the first `rows` rows chose."""
+def list_experts(routing: Routing, rows: Tensor, E: int) -> None:
+    """Make the list of experts that the first `rows` rows chose of E."""
     distinct = routing.ids[: int(rows)].unique()  # sorted
-    routing.chosen[0] = len(routing.chosen) - 1
-    routing.chosen[1 : len(distinct) + 1] = distinct
-    routing.count.fill_(len(distinct) + 1)
+    shared = torch.arange(E, len(routing.chosen), device=distinct.device)
+    listed = torch.cat((shared, distinct))
+    routing.chosen[: len(listed)] = listed.to(torch.int32)
+    routing.count.fill_(len(listed))
 
 
 def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
