@@ -38,7 +38,7 @@ DOWN_WARPS, DOWN_STAGES = 4, 7
 def gate_up_kernel(
     x, scale, gate_up, rows, ids, weights, shared, chosen, count, hidden, eps,
     D: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
-    TILES: tl.constexpr,
+    TILES: tl.constexpr, RANKS: tl.constexpr,
     BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
@@ -57,9 +57,10 @@ def gate_up_kernel(
         is_there = i_slot < tl.load(count)
     if is_there:
         if TILES == 0:
-            at = row[:, None] * TOP + tl.arange(0, TOP)[None, :]
-            is_mine = tl.load(ids + at) == expert
-            share = tl.sum(tl.where(is_mine, tl.load(weights + at), 0.0), 1)
+            rank = tl.arange(0, RANKS)[None, :]
+            at = row[:, None] * TOP + rank
+            is_mine = (tl.load(ids + at, mask=rank < TOP, other=-1) == expert) & live
+            share = tl.sum(tl.load(weights + at, mask=is_mine, other=0.0), 1)
             share = tl.where(i_slot < SHARED, tl.load(shared + row), share)
             norm = tl.load(scale + row)
         else:
@@ -144,6 +145,7 @@ def experts_onto(
         stream.scaled, routing.scale, gate_up, rows, routing.ids, routing.weights, routing.shared,
         routing.chosen, routing.count, hidden, 0.0,
         D=D, WIDTH=WIDTH, TOP=top, SHARED=shared, TILES=0,
+        RANKS=triton.next_power_of_2(top),
         BLOCK_K=min(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
         num_warps=1, **modes,
     )  # fmt: skip

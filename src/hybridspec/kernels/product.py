@@ -216,7 +216,8 @@ def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> T
     overlapping = overlaps(weight.device)
     gate_up_kernel[WIDTH // 8, 1](
         stream.scaled, stream.squares, weight, rows, rows, rows, rows, rows, rows, out, eps,
-        D=D, WIDTH=WIDTH, TOP=1, SHARED=0, TILES=len(stream.squares), BLOCK_K=min(GATE_UP_DEPTH, D),
+        D=D, WIDTH=WIDTH, TOP=1, SHARED=0, RANKS=1, TILES=len(stream.squares),
+        BLOCK_K=min(GATE_UP_DEPTH, D),
         STAGES=GATE_UP_STAGES, PRECISION=precision(weight.dtype), OVERLAPS=overlapping,
         launch_pdl=overlapping, num_warps=1,
     )  # fmt: skip

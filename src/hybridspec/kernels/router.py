@@ -210,4 +210,4 @@ def route_stream(
 
 
 def _padded(E: int) -> int:
-    return max(32, triton.next_power_of_2(E))
+    return 1 << max(5, (E - 1).bit_length())

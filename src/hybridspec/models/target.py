@@ -155,6 +155,8 @@ class Target:
             normed=normed,
             expert_ids=ids,
             expert_weights=weights,
+            rows=rows,
+            most_rows=len(tokens),
             tapped=walk.tapped,
         )
 

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""The target as captured rounds run it: the forward of target.py in the launches of kernels/.
+
+Same interface, same states, same results up to rounding; target.py is its reference, this file what
+decoding costs. A norm is part of the launch that reads it, an addition to the residual stream of
+the launch that makes what is added (kernels/reference/stream.py). Nothing in here asks how many
+rows there are: counts are read on the device, and every launch is the same in every round.
+
+What a reader gets wrong: buffers are the target's, not the round's. What a pass left in them is
+gone with the next pass.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridspec.core.errors import OptionError
+from hybridspec.core.options import MAX_ROWS, Mode
+from hybridspec.core.records import Reading, Routed
+from hybridspec.kernels import attention, experts, gdn, head, norm, product, router, stream
+from hybridspec.kernels.reference.attention import PAGE
+from hybridspec.kernels.reference.gdn import GdnRecords, GdnWeights
+from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.stream import Stream
+from hybridspec.models.state import TargetState
+from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Mlp, Moe, Target
+from hybridspec.models.target_config import TargetConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedState(TargetState):
+    """The same memory as the kernels want it: recurrent states [layers, HV, V, K] underneath."""
+
+    mode: Mode
+
+    def commit(self, rows: Tensor) -> None:
+        """As the reference; all layers in one launch."""
+        move = gdn.commit if self.mode == "exact" else gdn.commit_block
+        move(self.conv, self.recurrent, self.records, rows)
+        self.length.add_(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedGdn:
+    """A Gated DeltaNet mixer."""
+
+    index: int
+    in_proj: Tensor
+    """[C + HV V + 2 HV, D] and zeros up to a multiple of 16: queries, keys and values; z; b; a"""
+    weights: GdnWeights
+    norm: Tensor
+    out_proj: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedAttention:
+    """A gated attention mixer; tensors as AttentionMixer has them."""
+
+    index: int
+    in_proj: Tensor
+    q_norm: Tensor
+    k_norm: Tensor
+    out_proj: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedMoe:
+    """Router, experts and the shared one."""
+
+    router: Tensor
+    """[E + 1, D]: the router, then the shared expert's own gate"""
+    gate_up: Tensor
+    """[E + shared, 2I, D], gate rows first; behind E the shared expert, in pieces of I"""
+    down: Tensor
+    """[E + shared, D, I]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedMlp:
+    """A dense MLP."""
+
+    gate_up: Tensor
+    """[2I, D], gate rows first"""
+    down: Tensor
+    """[D, I]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedLayer:
+    """One decoder layer."""
+
+    input_norm: Tensor
+    mixer: FusedGdn | FusedAttention
+    post_norm: Tensor
+    mlp: FusedMoe | FusedMlp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """What launches of a pass hand to each other."""
+
+    tokens: Tensor
+    """[MAX_ROWS] int64"""
+    stream: Stream
+    routing: Routing
+    taps: Tensor
+    """[MAX_ROWS, taps D]: outputs of the tapped layers, in the drafter's order"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedTarget:
+    """The model whose output decoding reproduces."""
+
+    config: TargetConfig
+    mode: Mode
+    taps: tuple[int, ...]
+    embedding: Tensor
+    layers: tuple[FusedLayer, ...]
+    norm: Tensor
+    head: Tensor
+    rotary: Tensor
+    buffers: Buffers
+
+    @classmethod
+    def of(cls, target: Target, *, mode: Mode, dtype: torch.dtype) -> "FusedTarget":
+        """The same weights in `dtype`, packed for the kernels; norms stay in float32."""
+        config, device = target.config, target.head.device
+        width = config.moe_intermediate_size
+        return cls(
+            config=config,
+            mode=mode,
+            taps=target.taps,
+            embedding=target.embedding.to(dtype),
+            layers=tuple(_fuse(layer, width, dtype) for layer in target.layers),
+            norm=target.norm,
+            head=target.head.to(dtype),
+            rotary=target.rotary,
+            buffers=empty_buffers(config, len(target.taps), dtype, device),
+        )
+
+    @property
+    def first_moe(self) -> tuple[int, FusedMoe]:
+        """Number and experts of the first layer that has a router."""
+        numbered = enumerate(self.layers)
+        return next((i, layer.mlp) for i, layer in numbered if isinstance(layer.mlp, FusedMoe))
+
+    def empty_state(self, positions: int) -> FusedState:
+        """A state that has read nothing, with room for `positions` and one block beyond."""
+        return empty_state(self.config, positions, self.mode, self.head.dtype, self.head.device)
+
+    def read_prompt(self, tokens: Tensor, state: TargetState) -> Reading:
+        """Read tokens [N] int64 that are certain; the state moves past them, a block at a time.
+
+        The Reading has the taps of all rows, but tokens and gaps of the last.
+        """
+        taps, last = [], tokens[:0]
+        gaps = tokens.new_zeros(0, dtype=torch.float32)
+        for block in tokens.split(MAX_ROWS):
+            rows = torch.tensor(len(block), dtype=torch.int32, device=tokens.device)
+            reading = self.read_on(self.read_to_router(block, rows, state), rows, state)
+            state.commit(rows)
+            taps.append(reading.taps[: len(block)].clone())
+            last, gaps = reading.tokens[len(block) - 1 :][:1], reading.gaps[len(block) - 1 :][:1]
+        return Reading(tokens=last, gaps=gaps, taps=torch.cat(taps))
+
+    def read_to_router(self, tokens: Tensor, rows: Tensor, state: TargetState) -> Routed:
+        """Read the first `rows` tokens of a block up to the first router; no expert runs.
+
+        tokens [B] int64; rows [] int32, 1..B
+        """
+        own, (first, moe) = self.buffers, self.first_moe
+        own.tokens[: len(tokens)].copy_(tokens)
+        walk = Walk(state=state, rows=rows, most_rows=len(tokens))
+        stream.enter(own.tokens, rows, self.embedding, self.layers[0].input_norm, own.stream)
+        for number in range(first):
+            self._mix(number, walk)
+            self._feed(number, walk)
+        self._mix(first, walk)
+        self._route(moe, walk)
+        return Routed(
+            residual=own.stream.residual,
+            normed=own.stream.scaled,
+            expert_ids=own.routing.ids,
+            expert_weights=own.routing.weights,
+            rows=rows,
+            most_rows=len(tokens),
+        )
+
+    def read_on(self, routed: Routed, rows: Tensor, state: TargetState) -> Reading:
+        """Read the first `rows` of the routed rows to the end; the others fetch no expert.
+
+        rows [] int32, 1..rows that were routed
+        """
+        own, (first, moe) = self.buffers, self.first_moe
+        walk = Walk(state=state, rows=rows, most_rows=routed.most_rows)
+        if rows is not routed.rows:
+            router.list_experts(own.routing, rows, self.config.num_experts)
+        self._run_experts(first, moe, walk)
+        for number in range(first + 1, len(self.layers)):
+            self._mix(number, walk)
+            self._feed(number, walk)
+        tokens, gaps = head.read_head_scaled(
+            own.stream.scaled, own.stream.squares, self.head, rows, self.config.rms_norm_eps
+        )
+        return Reading(tokens=tokens, gaps=gaps, taps=own.taps)
+
+    def _mix(self, number: int, walk: "Walk") -> None:
+        """Add the mixer's output to the stream."""
+        layer = self.layers[number]
+        if isinstance(layer.mixer, FusedGdn):
+            x = self._gdn(layer.mixer, walk)
+        else:
+            x = self._attention(layer.mixer, walk)
+        product.project_onto(
+            x, layer.mixer.out_proj, walk.rows, self.buffers.stream, layer.post_norm
+        )
+
+    def _feed(self, number: int, walk: "Walk") -> None:
+        """Add what follows the mixer, experts or a dense MLP."""
+        mlp = self.layers[number].mlp
+        if isinstance(mlp, FusedMoe):
+            self._route(mlp, walk)
+            self._run_experts(number, mlp, walk)
+        else:
+            own, eps = self.buffers.stream, self.config.rms_norm_eps
+            x = product.project_gated(own, mlp.gate_up, walk.rows, eps)
+            following, taps = self._following(number)
+            product.project_onto(x, mlp.down, walk.rows, own, following, taps)
+
+    def _gdn(self, mixer: FusedGdn, walk: "Walk") -> Tensor:
+        config, state = self.config, walk.state
+        HV, V, C = config.linear_num_value_heads, config.linear_value_head_dim, config.conv_width
+        y = self._project(mixer.in_proj, walk)
+        z, b, a = y[:, C : C + HV * V], *y[:, C + HV * V : C + HV * V + 2 * HV].chunk(2, dim=1)
+        is_walk = self.mode == "exact" or walk.most_rows == 1
+        verify = gdn.verify_exact if is_walk else gdn.verify_block
+        records = state.gdn_records(mixer.index)
+        seen = verify(y[:, :C], a, b, mixer.weights, state.gdn(mixer.index), records, walk.rows)
+        gated = norm.gated_rms_norm(seen, z.view(-1, HV, V), mixer.norm, config.rms_norm_eps)
+        return gated.view(MAX_ROWS, HV * V)
+
+    def _attention(self, mixer: FusedAttention, walk: "Walk") -> Tensor:
+        y, state = self._project(mixer.in_proj, walk), walk.state
+        return attention.attend_gated(
+            y,
+            mixer.q_norm,
+            mixer.k_norm,
+            self.config.rms_norm_eps,
+            self.rotary,
+            state.keys[mixer.index],
+            state.values[mixer.index],
+            state.length,
+            walk.rows,
+        )
+
+    def _project(self, weight: Tensor, walk: "Walk") -> Tensor:
+        return product.project(self.buffers.stream, weight, walk.rows, self.config.rms_norm_eps)
+
+    def _route(self, moe: FusedMoe, walk: "Walk") -> None:
+        router.route_stream(
+            self.buffers.stream,
+            moe.router,
+            walk.rows,
+            self.config.rms_norm_eps,
+            self.buffers.routing,
+            sums_to_one=self.config.norm_topk_prob,
+        )
+
+    def _run_experts(self, number: int, moe: FusedMoe, walk: "Walk") -> None:
+        following, taps = self._following(number)
+        experts.experts_onto(
+            self.buffers.stream,
+            self.buffers.routing,
+            moe.gate_up,
+            moe.down,
+            walk.rows,
+            following,
+            taps,
+            shared=len(moe.gate_up) - self.config.num_experts,
+            most_rows=walk.most_rows,
+        )
+
+    def _following(self, number: int) -> tuple[Tensor, Tensor | None]:
+        """The norm that reads a layer's output next, and where that output is set aside."""
+        is_last = number + 1 == len(self.layers)
+        following = self.norm if is_last else self.layers[number + 1].input_norm
+        if number not in self.taps:
+            return following, None
+        D, place = self.config.hidden_size, self.taps.index(number)
+        return following, self.buffers.taps[:, place * D : (place + 1) * D]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """What is the same in every layer of a pass."""
+
+    state: TargetState
+    rows: Tensor
+    """[] int32: rows that are read"""
+    most_rows: int
+    """rows that launches have programs for"""
+
+
+def empty_state(
+    config: TargetConfig, positions: int, mode: Mode, dtype: torch.dtype, device: torch.device
+) -> FusedState:
+    """A state that has read nothing, with room for `positions` and one block beyond."""
+    layers, C = config.num_gdn_layers, config.conv_width
+    H, K = config.linear_num_key_heads, config.linear_key_head_dim
+    HV, V = config.linear_num_value_heads, config.linear_value_head_dim
+    pages = (positions + MAX_ROWS + PAGE - 1) // PAGE
+    cache = (config.num_attention_layers, pages, config.num_key_value_heads, PAGE, config.head_dim)
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return FusedState(
+        mode=mode,
+        length=zeros(dtype=torch.int32),
+        keys=zeros(*cache, dtype=dtype),
+        values=zeros(*cache, dtype=dtype),
+        conv=zeros(layers, config.linear_conv_kernel_dim - 1, C, dtype=dtype),
+        recurrent=zeros(layers, HV, V, K).mT,
+        records=GdnRecords(
+            inputs=zeros(layers, MAX_ROWS, C, dtype=dtype),
+            keys=zeros(layers, MAX_ROWS, H, K),
+            updates=zeros(layers, MAX_ROWS, HV, V),
+            log_decays=zeros(layers, MAX_ROWS, HV),
+        ),
+    )
+
+
+def empty_buffers(
+    config: TargetConfig, taps: int, dtype: torch.dtype, device: torch.device
+) -> Buffers:
+    """Buffers of a target whose outputs are tapped in so many layers."""
+    D = config.hidden_size
+    return Buffers(
+        tokens=torch.zeros(MAX_ROWS, dtype=torch.int64, device=device),
+        stream=Stream.empty(D, dtype=dtype, device=device),
+        routing=Routing.empty(
+            config.num_experts, config.num_experts_per_tok, shared_pieces(config), device
+        ),
+        taps=torch.zeros(MAX_ROWS, taps * D, dtype=dtype, device=device),
+    )
+
+
+def shared_pieces(config: TargetConfig) -> int:
+    """As how many experts the shared one counts. Raises OptionError where it is no multiple."""
+    wide, width = config.shared_expert_intermediate_size, config.moe_intermediate_size
+    if wide % width:
+        raise OptionError(
+            f"shared_expert_intermediate_size {wide} is no multiple of moe_intermediate_size "
+            f"{width}, which the CUDA kernels need: give --device cpu."
+        )
+    return wide // width
+
+
+def _fuse(layer: Layer, width: int, dtype: torch.dtype) -> FusedLayer:
+    return FusedLayer(
+        input_norm=layer.input_norm,
+        mixer=_fuse_mixer(layer.mixer, dtype),
+        post_norm=layer.post_norm,
+        mlp=_fuse_moe(layer.mlp, width, dtype)
+        if isinstance(layer.mlp, Moe)
+        else _fuse_mlp(layer.mlp, dtype),
+    )
+
+
+def _fuse_mixer(mixer: GdnMixer | AttentionMixer, dtype: torch.dtype) -> FusedGdn | FusedAttention:
+    if isinstance(mixer, AttentionMixer):
+        return FusedAttention(
+            index=mixer.index,
+            in_proj=_padded(mixer.in_proj).to(dtype),
+            q_norm=mixer.q_norm.to(dtype),
+            k_norm=mixer.k_norm.to(dtype),
+            out_proj=mixer.out_proj.to(dtype),
+        )
+    return FusedGdn(
+        index=mixer.index,
+        in_proj=_padded(mixer.in_proj).to(dtype),
+        weights=GdnWeights(
+            conv=mixer.weights.conv.to(dtype).contiguous(),
+            decay_rate=mixer.weights.decay_rate,
+            dt_bias=mixer.weights.dt_bias,
+        ),
+        norm=mixer.norm,
+        out_proj=mixer.out_proj.to(dtype),
+    )
+
+
+def _fuse_moe(moe: Moe, width: int, dtype: torch.dtype) -> FusedMoe:
+    D, S = moe.shared_down.shape
+    gate, up, own = moe.shared_in.split((S, S, 1))
+    pieces = torch.stack((gate.view(-1, width, D), up.view(-1, width, D)), dim=1)
+    down = moe.shared_down.view(D, -1, width).transpose(0, 1)
+    return FusedMoe(
+        router=torch.cat((moe.router, own)).to(dtype),
+        gate_up=torch.cat((moe.gate_up, pieces.view(-1, 2 * width, D))).to(dtype),
+        down=torch.cat((moe.down.transpose(0, 1), down)).to(dtype).contiguous(),
+    )
+
+
+def _fuse_mlp(mlp: Mlp, dtype: torch.dtype) -> FusedMlp:
+    return FusedMlp(gate_up=torch.cat((mlp.gate, mlp.up)).to(dtype), down=mlp.down.to(dtype))
+
+
+def _padded(weight: Tensor) -> Tensor:
+    """Zeros up to a multiple of 16 rows."""
+    return torch.cat((weight, weight.new_zeros(-len(weight) % 16, weight.shape[1])))
