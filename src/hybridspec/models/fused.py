@@ -11,7 +11,7 @@ What a reader gets wrong: buffers are the target's, not the round's. What a pass
 gone with the next pass.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -104,7 +104,10 @@ class Buffers:
     tokens: Tensor
     """[MAX_ROWS] int64"""
     stream: Stream
-    routing: Routing
+    routings: tuple[Routing, ...]
+    """one a layer; they share all but the count"""
+    counts: Tensor
+    """[layers] int32: experts that the last pass fetched in each layer, the shared one included"""
     taps: Tensor
     """[MAX_ROWS, taps D]: outputs of the tapped layers, in the drafter's order"""
 
@@ -178,12 +181,12 @@ class FusedTarget:
             self._mix(number, walk)
             self._feed(number, walk)
         self._mix(first, walk)
-        self._route(moe, walk)
+        self._route(first, moe, walk)
         return Routed(
             residual=own.stream.residual,
             normed=own.stream.scaled,
-            expert_ids=own.routing.ids,
-            expert_weights=own.routing.weights,
+            expert_ids=own.routings[first].ids,
+            expert_weights=own.routings[first].weights,
             rows=rows,
             most_rows=len(tokens),
         )
@@ -196,7 +199,7 @@ class FusedTarget:
         own, (first, moe) = self.buffers, self.first_moe
         walk = Walk(state=state, rows=rows, most_rows=routed.most_rows)
         if rows is not routed.rows:
-            router.list_experts(own.routing, rows, self.config.num_experts)
+            router.list_experts(own.routings[first], rows, self.config.num_experts)
         self._run_experts(first, moe, walk)
         for number in range(first + 1, len(self.layers)):
             self._mix(number, walk)
@@ -221,7 +224,7 @@ class FusedTarget:
         """Add what follows the mixer, experts or a dense MLP."""
         mlp = self.layers[number].mlp
         if isinstance(mlp, FusedMoe):
-            self._route(mlp, walk)
+            self._route(number, mlp, walk)
             self._run_experts(number, mlp, walk)
         else:
             own, eps = self.buffers.stream, self.config.rms_norm_eps
@@ -258,13 +261,13 @@ class FusedTarget:
     def _project(self, weight: Tensor, walk: "Walk") -> Tensor:
         return product.project(self.buffers.stream, weight, walk.rows, self.config.rms_norm_eps)
 
-    def _route(self, moe: FusedMoe, walk: "Walk") -> None:
+    def _route(self, number: int, moe: FusedMoe, walk: "Walk") -> None:
         router.route_stream(
             self.buffers.stream,
             moe.router,
             walk.rows,
             self.config.rms_norm_eps,
-            self.buffers.routing,
+            self.buffers.routings[number],
             sums_to_one=self.config.norm_topk_prob,
         )
 
@@ -272,7 +275,7 @@ class FusedTarget:
         following, taps = self._following(number)
         experts.experts_onto(
             self.buffers.stream,
-            self.buffers.routing,
+            self.buffers.routings[number],
             moe.gate_up,
             moe.down,
             walk.rows,
@@ -337,12 +340,15 @@ def empty_buffers(
 ) -> Buffers:
     """Buffers of a target whose outputs are tapped in so many layers."""
     D = config.hidden_size
+    counts = torch.zeros(len(config.layer_types), dtype=torch.int32, device=device)
+    routing = Routing.empty(
+        config.num_experts, config.num_experts_per_tok, shared_pieces(config), device
+    )
     return Buffers(
         tokens=torch.zeros(MAX_ROWS, dtype=torch.int64, device=device),
         stream=Stream.empty(D, dtype=dtype, device=device),
-        routing=Routing.empty(
-            config.num_experts, config.num_experts_per_tok, shared_pieces(config), device
-        ),
+        routings=tuple(replace(routing, count=count) for count in counts.unbind()),
+        counts=counts,
         taps=torch.zeros(MAX_ROWS, taps * D, dtype=dtype, device=device),
     )
 
