@@ -143,6 +143,10 @@ class FusedTarget:
             buffers=empty_buffers(config, len(target.taps), dtype, device),
         )
 
+    def using(self, mode: Mode) -> "FusedTarget":
+        """The same weights and buffers in another mode."""
+        return replace(self, mode=mode)
+
     @property
     def first_moe(self) -> tuple[int, FusedMoe]:
         """Number and experts of the first layer that has a router."""

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What a round costs on a GPU: plain step, draft, verification by rows; random weights.
+
+    python benchmarks/round_time.py [--shape qwen3.6-35b-a3b] [--context 1024] [--repeats 30]
+
+Every arm is one captured graph; arms take turns. Each replay reads other random tokens, so that
+experts, states and keys differ; experts are the model's own choice and are counted. The floor is
+the bytes that were needed (weights once, distinct experts, states, keys) at 4.0 TB/s. Writes
+results/round_time.json, or --output.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from hybridspec.bench.circumstances import observe
+from hybridspec.bench.random_weights import random_drafter, random_target, shape_directory
+from hybridspec.core.options import MAX_ROWS, Mode
+from hybridspec.models.draft_config import DraftConfig
+from hybridspec.models.fused import FusedState, FusedTarget
+from hybridspec.models.fused_draft import FusedDrafter
+from hybridspec.models.target_config import TargetConfig
+
+RESULT = Path(__file__).parent / "results" / "round_time.json"
+BANDWIDTH = 4.0e12
+"""bytes a second: long reads on an H200"""
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+BF16 = 2
+
+
+def captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """`run` as a graph, after one call outside it that compiles."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph
+
+
+def fixed_bytes(config: TargetConfig, context: int) -> int:
+    """Bytes of a pass beside routed experts: dense weights, shared experts, states, keys, head."""
+    D, hidden = config.head_dim, config.hidden_size
+    H, HKV = config.num_attention_heads, config.num_key_value_heads
+    HV, V = config.linear_num_value_heads, config.linear_value_head_dim
+    gdn = hidden * (config.conv_width + HV * V + 2 * HV) + hidden * HV * V
+    attention = hidden * 2 * (H + HKV) * D + hidden * H * D
+    shared = 3 * hidden * config.shared_expert_intermediate_size + hidden
+    router = hidden * config.num_experts
+    weights = (
+        config.num_gdn_layers * gdn
+        + config.num_attention_layers * attention
+        + sum(config.routed_layers) * (shared + router)
+        + config.vocab_size * hidden
+    )
+    state = config.num_gdn_layers * HV * config.linear_key_head_dim * V * 4
+    cache = config.num_attention_layers * context * 2 * HKV * D * BF16
+    return weights * BF16 + state + cache
+
+
+def expert_bytes(config: TargetConfig) -> int:
+    """Bytes of one routed expert."""
+    return 3 * config.hidden_size * config.moe_intermediate_size * BF16
+
+
+class Arms:
+    """The graphs of one mode, over one request."""
+
+    def __init__(self, target: FusedTarget, drafter: FusedDrafter, context: int) -> None:
+        device = target.head.device
+        self.target, self.drafter, self.context = target, drafter, context
+        self.state: FusedState = target.empty_state(context + 4 * MAX_ROWS)
+        self.draft_state = drafter.empty_state(context + 4 * MAX_ROWS)
+        self.rows = torch.ones((), dtype=torch.int32, device=device)
+        self.one = torch.ones((), dtype=torch.int32, device=device)
+        self.block = torch.zeros(MAX_ROWS, dtype=torch.int64, device=device)
+        prompt = torch.randint(target.config.vocab_size, (context,), device=device)
+        for piece in prompt.split(MAX_ROWS):
+            target.read_prompt(piece, self.state)
+        self.draft_state.injected.fill_(context)
+        self.graphs = {
+            "plain": captured(self._plain),
+            "verify": captured(self._verify),
+            "commit": captured(lambda: self.state.commit(self.rows)),
+            "draft": captured(lambda: drafter.propose(self.block[0], self.draft_state)),
+        }
+        self.reset()
+
+    def reset(self) -> None:
+        """The context as it was."""
+        self.state.length.fill_(self.context)
+        self.draft_state.injected.fill_(self.context)
+
+    def _plain(self) -> None:
+        self._read(self.block[:1], self.one)
+        self.state.commit(self.one)
+
+    def _verify(self) -> None:
+        self._read(self.block, self.rows)
+
+    def _read(self, tokens: torch.Tensor, rows: torch.Tensor) -> None:
+        routed = self.target.read_to_router(tokens, rows, self.state)
+        self.target.read_on(routed, rows, self.state)
+
+    def time(self, name: str, rows: int) -> tuple[float, int]:
+        """Seconds of one replay, and routed experts that it fetched in all layers."""
+        config = self.target.config
+        self.rows.fill_(rows)
+        self.block.random_(config.vocab_size)
+        self.reset()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        self.graphs[name].replay()
+        end.record()
+        end.synchronize()
+        shared = len(self.target.buffers.routings[0].chosen) - config.num_experts
+        counts = self.target.buffers.counts.tolist()
+        return start.elapsed_time(end) / 1e3, sum(counts) - shared * sum(config.routed_layers)
+
+
+def measured(arms: Arms, repeats: int) -> list[dict[str, object]]:
+    """All arms of one mode, turn by turn."""
+    plan = [("plain", 1), *(("verify", rows) for rows in ROWS), ("commit", MAX_ROWS), ("draft", 1)]
+    samples: dict[tuple[str, int], list[tuple[float, int]]] = {arm: [] for arm in plan}
+    for _ in range(repeats):
+        for arm in plan:
+            samples[arm].append(arms.time(*arm))
+    config, found = arms.target.config, list[dict[str, object]]()
+    for (name, rows), own in samples.items():
+        seconds = sorted(one for one, _ in own)
+        entry: dict[str, object] = {
+            "arm": name,
+            "rows": rows,
+            "median_us": statistics.median(seconds) * 1e6,
+            "p10_us": seconds[len(seconds) // 10] * 1e6,
+            "p90_us": seconds[-1 - len(seconds) // 10] * 1e6,
+        }
+        if name in ("plain", "verify"):
+            experts = statistics.mean(count for _, count in own)
+            needed = fixed_bytes(config, arms.context) + experts * expert_bytes(config)
+            floor = needed / BANDWIDTH
+            entry |= {
+                "experts_a_layer": experts / sum(config.routed_layers),
+                "bytes": needed,
+                "floor_us": floor * 1e6,
+                "over_floor": statistics.median(seconds) / floor,
+            }
+        found.append(entry)
+    return found
+
+
+def main() -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="qwen3.6-35b-a3b")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    device = torch.device("cuda")
+    directory = shape_directory(arguments.shape)
+    config = TargetConfig.load(directory / "target")
+    draft_config = DraftConfig.load(directory / "drafter")
+    modes: dict[str, object] = {}
+    with torch.inference_mode():
+        fast = random_target(config, mode="fast", taps=draft_config.target_layer_ids, device=device)
+        drafter = random_drafter(draft_config, fast)
+        names: tuple[Mode, ...] = ("fast", "exact")
+        for mode in names:
+            arms = Arms(fast.using(mode), drafter, arguments.context)
+            modes[mode] = measured(arms, arguments.repeats)
+            for entry in modes[mode]:  # pyright: ignore
+                print(
+                    mode, {k: round(v, 2) if isinstance(v, float) else v for k, v in entry.items()}
+                )
+    result = {
+        "benchmark": "round_time",
+        "shape": arguments.shape,
+        "weights": "random",
+        "context": arguments.context,
+        "bandwidth": BANDWIDTH,
+        "modes": modes,
+        **observe(device, f"python benchmarks/round_time.py --shape {arguments.shape}").to_json(),
+    }
+    arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
