@@ -49,7 +49,7 @@ def run_head() -> None:
 def run_accept() -> None:
     """Both, with two stop ids."""
     tokens, one = torch.zeros(MAX_ROWS, dtype=torch.int64), torch.ones((), dtype=torch.int32)
-    ledger = Ledger.opened(0, length=0, budget=1, slots=64, device="cpu")
+    ledger = Ledger.opened(tokens[0], length=one.clone(), budget=1, slots=8)
     accept.accept_greedy(tokens, tokens, one, tokens[:2], one)
     accept.settle(tokens, tokens, one, tokens[:2], ledger)
 

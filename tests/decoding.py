@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import FinishReason, Reading
-from hybridspec.engine.loop import Tally, decode, start
+from hybridspec.engine.loop import Entry, Tally, decode, read_slot, start
 from hybridspec.engine.round import Proposer, Rounds
 from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.models.dflash import Drafter, load_drafter
@@ -75,15 +75,29 @@ def write_twins(directory: Path, *, seed: int, spread: float) -> Path:
     return directory
 
 
+def drafted(rounds: Rounds) -> Entry:
+    """Take a drafted round, and read what it left in the ring."""
+    rounds.drafted_round()
+    ledger = rounds.request.ledger
+    return read_slot(ledger, int(ledger.rounds) - 1, is_drafted=True)
+
+
+def plain(rounds: Rounds) -> Entry:
+    """The same of a plain round."""
+    rounds.plain_round()
+    ledger = rounds.request.ledger
+    return read_slot(ledger, int(ledger.rounds) - 1, is_drafted=False)
+
+
 class Walk:
     """Plain decoding of a prompt: ids, and the state after each step, to compare with alone."""
 
     def __init__(self, target: Target, prompt: bytes, steps: int) -> None:
         rounds = begin(target, prompt, budget=steps + 1)
-        self.ids: list[int] = [int(rounds.request.anchor)]
+        self.ids: list[int] = [int(rounds.request.ledger.anchor)]
         self.states: list[TargetState] = [snapshot(rounds.request.target)]
         for _ in range(steps):
-            self.ids += rounds.plain_round().tokens.tolist()
+            self.ids += plain(rounds).tokens
             self.states.append(snapshot(rounds.request.target))
 
 
@@ -113,10 +127,10 @@ def scripted(
     )
 
 
-def finished(rounds: Rounds) -> tuple[list[int], FinishReason | None, Tally]:
+def finished(rounds: Rounds, *, ahead: int = 0) -> tuple[list[int], FinishReason | None, Tally]:
     """All ids of a request, its reason, and its counts, which must add up."""
     tally = Tally()
-    emissions = list(decode(rounds, tally))
+    emissions = list(decode(rounds, tally, ahead=ahead))
     ids = [i for emission in emissions for i in emission.token_ids]
     assert all(emission.finish_reason is None for emission in emissions[:-1])
     assert tally.tokens == len(ids)
@@ -128,9 +142,9 @@ def finished(rounds: Rounds) -> tuple[list[int], FinishReason | None, Tally]:
 def plain_ids(target: Target, prompt: bytes, count: int) -> list[int]:
     """The first `count` tokens of plain decoding, the prompt's own first."""
     rounds = begin(target, prompt, budget=count)
-    ids = [int(rounds.request.anchor)]
+    ids = [int(rounds.request.ledger.anchor)]
     while len(ids) < count:
-        ids += rounds.plain_round().tokens.tolist()
+        ids += plain(rounds).tokens
     return ids
 
 
@@ -141,7 +155,9 @@ def read_block(target: Target, tokens: list[int], rows: int, state: TargetState)
 
 
 def commit(state: TargetState, rows: int) -> None:
+    """Move a state as a round does whose first `rows` rows count."""
     state.commit(torch.tensor(rows, dtype=torch.int32))
+    state.length.add_(rows)
 
 
 def prefilled(target: Target, text: list[int], *, split: int = 64, room: int = 64) -> TargetState:

@@ -259,9 +259,9 @@ class ScriptedDrafter:
         """No memory but the count of committed positions."""
         return DraftState(keys=torch.empty(0), values=torch.empty(0), ring=torch.empty(0))
 
-    def take(self, taps: Tensor, state: DraftState) -> None:
+    def take(self, taps: Tensor, state: DraftState, rows: Tensor | None = None) -> None:
         """Count what was committed."""
-        state.injected += len(taps)
+        state.injected += len(taps) if rows is None else int(rows)
 
     def propose(self, anchor: Tensor, state: DraftState) -> Block:
         """The next of the script, with the wished number of right drafts."""
@@ -285,9 +285,9 @@ class SteeredDrafter(ScriptedDrafter):
         """The real drafter's."""
         return self.real.empty_state(positions)
 
-    def take(self, taps: Tensor, state: DraftState) -> None:
+    def take(self, taps: Tensor, state: DraftState, rows: Tensor | None = None) -> None:
         """For the real drafter."""
-        self.real.take(taps, state)
+        self.real.take(taps, state, rows)
 
     def propose(self, anchor: Tensor, state: DraftState) -> Block:
         """By script; the real drafter writes the rows of a block that may be rejected in part."""

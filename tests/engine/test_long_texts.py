@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from hybridspec import LLM, SamplingParams
 from hybridspec.models.dflash import RING_ROWS
 from hybridspec.policy.policy import Fixed
-from tests.decoding import Walk, begin, differing, load, scripted
+from tests.decoding import Walk, begin, differing, drafted, load, plain, scripted
 from tests.tiny import write_target
 from tests.tolerances import DRAFTER, distance
 
@@ -28,8 +28,7 @@ def test_a_thousand_tokens_with_and_without_drafts(tmp_path):
     found, number, compared = walk.ids[:1], 0, 0
     while len(found) <= 1000:
         rounds.policy = Fixed(dice.choice((1, 2, 3, 5, 8, 16)))
-        outcome = rounds.drafted_round() if dice.random() < 0.5 else rounds.plain_round()
-        found += outcome.tokens.tolist()
+        found += (drafted if dice.random() < 0.5 else plain)(rounds).tokens
         number += 1
         if len(found) >= 50 * (compared + 1):
             compared += 1
@@ -64,7 +63,7 @@ def test_a_count_is_complete_and_in_order(counting, tiny_drafter):
     for right in ([0] * 50, [15] * 50, [0, 3, 0, 15, 1, 7, 2] * 8):
         rounds, found = scripted(target, b"'", ids, right=right, budget=50), ids[:1]
         while len(found) < 50:
-            found += rounds.drafted_round().tokens.tolist()
+            found += drafted(rounds).tokens
         assert bytes(found).decode() == want
 
 
@@ -94,15 +93,15 @@ def test_after_a_pause_drafts_are_those_of_a_run_that_never_paused(
     target, drafter = llm.pair.target, Listening(llm.pair.drafter)
     prompt = llm.pair.tokenizer.encode("x1 = 1\nx2 = 2\nx3 = 3\nx4 = 4\n")
     rested = begin(target, prompt, drafter=drafter, policy=Fixed(16), budget=600)
-    text, accepted = [int(rested.request.anchor)], {}
+    text, accepted = [int(rested.request.ledger.anchor)], {}
     for rests in [False] * before + [True] * rounds + [False] * after:
-        outcome = rested.plain_round() if rests else rested.drafted_round()
+        entry = plain(rested) if rests else drafted(rested)
         state = rested.request.draft
         assert state.waiting <= RING_ROWS
         assert state.injected + state.waiting == int(rested.request.target.length)
         if not rests:
-            accepted[state.injected] = int(outcome.verdict.accepted)
-        text += outcome.tokens.tolist()
+            accepted[state.injected] = len(entry.tokens) - 1
+        text += entry.tokens
     found = drafter.blocks
     drafter = Listening(llm.pair.drafter)
     steady = begin(target, prompt, drafter=drafter, policy=Fixed(1), budget=600)

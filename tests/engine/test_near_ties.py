@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.decoding import begin, commit, load, read_block, scripted, write_twins
+from tests.decoding import begin, commit, drafted, load, read_block, scripted, write_twins
 from tests.tiny import write_target
 from tests.tolerances import NEAR_TIE
 
@@ -33,7 +33,7 @@ def twins(tmp_path_factory):
 def plain_with_gaps(target):
     """What plain decoding writes after its first token, and the gap of its two best logits."""
     rounds = begin(target, PROMPT)
-    state, ids, gaps = rounds.request.target, [int(rounds.request.anchor)], []
+    state, ids, gaps = rounds.request.target, [int(rounds.request.ledger.anchor)], []
     for _ in range(TOKENS):
         reading = read_block(target, ids[-1:], 1, state)
         commit(state, 1)
@@ -49,7 +49,7 @@ def parting(target, ids, dice):
     found = ids[:1]
     while len(found) <= TOKENS:
         rounds.policy = replace(rounds.policy, rows=dice.choice((1, 2, 3, 5, 8, 16)))
-        found += rounds.drafted_round().tokens.tolist()
+        found += drafted(rounds).tokens
         for place, (ours, theirs) in enumerate(zip(found, ids, strict=False)):
             if ours != theirs:
                 return place

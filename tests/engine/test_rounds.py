@@ -15,7 +15,17 @@ from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
 from hybridspec.policy.routing import RoutingCosts
-from tests.decoding import ZURICH, Walk, begin, differing, finished, load, scripted
+from tests.decoding import (
+    ZURICH,
+    Walk,
+    begin,
+    differing,
+    drafted,
+    finished,
+    load,
+    plain,
+    scripted,
+)
 from tests.tiny import ScriptedDrafter, write_target
 from tests.tolerances import distance
 
@@ -40,10 +50,11 @@ class Shown(Fixed):
 
     keeps: bool = False
 
-    def look_ahead(self, rows):
-        return rows + 1
+    def choose(self, block, ledger):
+        rows, _ = Fixed.choose(self, block, ledger)
+        return rows, rows + 1
 
-    def correct(self, routed, survival, rows, shown):
+    def correct(self, routed, rows, shown):
         return shown if self.keeps else rows
 
 
@@ -57,14 +68,14 @@ def test_any_accepted_count_of_any_length_leaves_what_plain_decoding_leaves(
     for accepted in range(drafts + 1):
         rounds = replace(fresh, request=deepcopy(fresh.request), policy=Fixed(drafts + 1))
         rounds.drafter = ScriptedDrafter(script=walk.ids, prompt=len(prompt), right=[accepted])
-        outcome = rounds.drafted_round()
-        assert int(outcome.verdict.accepted) == accepted
-        assert int(outcome.rows) == drafts + 1
-        ids = [walk.ids[0], *outcome.tokens.tolist()]
+        entry = drafted(rounds)
+        assert len(entry.tokens) == accepted + 1
+        assert entry.rows == drafts + 1
+        ids = [walk.ids[0], *entry.tokens]
         assert differing(rounds.request.target, walk.states[len(ids) - 1]) == []
         rounds.policy = Fixed(16)
         while len(ids) < accepted + 2 + 32:
-            ids += rounds.drafted_round().tokens.tolist()
+            ids += drafted(rounds).tokens
         assert ids == walk.ids[: len(ids)]
         assert differing(rounds.request.target, walk.states[len(ids) - 1]) == []
 
@@ -77,13 +88,13 @@ def test_a_row_shown_to_the_router_leaves_no_trace(tiny_target, walk_of, mode, r
     for accepted in (0, rows - 1, rows):
         rounds = scripted(target, PROMPTS["code"], walk.ids, right=[accepted])
         rounds.policy = Shown(rows, keeps)
-        outcome = rounds.drafted_round()
-        assert int(outcome.rows) == rows + keeps
-        assert int(outcome.verdict.accepted) == min(accepted, rows - 1 + keeps)
-        state, plain = rounds.request.target, walk.states[len(outcome.tokens)]
+        entry = drafted(rounds)
+        assert entry.rows == rows + keeps
+        assert len(entry.tokens) == min(accepted, rows - 1 + keeps) + 1
+        state, wanted = rounds.request.target, walk.states[len(entry.tokens)]
         if mode == "exact":
-            assert differing(state, plain) == []
-        pairs = zip(state.committed().values(), plain.committed().values(), strict=True)
+            assert differing(state, wanted) == []
+        pairs = zip(state.committed().values(), wanted.committed().values(), strict=True)
         assert all(distance(ours, theirs) < 1e-4 for ours, theirs in pairs)
 
 
@@ -102,8 +113,8 @@ def test_routing_keeps_and_drops_rows_and_the_text_stays(target, walk_of, name):
     ids, _, tally = finished(rounds)
     assert ids == walk.ids[:64]
     assert differing(rounds.request.target, walk.states[63]) == []
-    assert rounds.policy.kept > 0
-    assert rounds.policy.dropped > 0
+    assert int(rounds.policy.state.kept) > 0
+    assert int(rounds.policy.state.dropped) > 0
     assert len(tally.lengths) >= 2
 
 
@@ -122,7 +133,7 @@ def test_requests_leave_nothing_behind(tmp_path):
     warm = begin(target, shared + b"four")
     cold = begin(load_again(target), shared + b"four")
     for _ in range(24):
-        assert torch.equal(warm.plain_round().tokens, cold.plain_round().tokens)
+        assert plain(warm).tokens == plain(cold).tokens
     assert differing(warm.request.target, cold.request.target) == []
 
 
@@ -172,9 +183,9 @@ def test_a_stop_id_ends_the_text_wherever_it_stands(target, walk_of, name, place
     ids, reason, _ = finished(rounds)
     assert (ids, reason) == (want, "stop")
     assert differing(rounds.request.target, walk.states[len(want) - 1]) == []
-    plain = begin(target, prompt, stop_ids=(stop, 999))
-    assert finished(plain)[:2] == (want, "stop")
-    assert differing(rounds.request.target, plain.request.target) == []
+    alone = begin(target, prompt, stop_ids=(stop, 999))
+    assert finished(alone)[:2] == (want, "stop")
+    assert differing(rounds.request.target, alone.request.target) == []
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5, 9, 16])

@@ -32,7 +32,8 @@ def ids(values, device):
 
 
 def opened(device, budget=1000):
-    return Ledger.opened(7, length=50, budget=budget, slots=SLOTS, device=device)
+    anchor, length = ids(7, device), counts(50, device)
+    return Ledger.opened(anchor, length=length, budget=budget, slots=SLOTS)
 
 
 def same(found, wanted):

@@ -90,6 +90,12 @@ def test_the_path_for_few_rows_fetches_the_chosen_experts_alone():
     assert torch.equal(experts_of_few_rows(x, ids, weights, gate_up, packed(down)), want)
 
 
+def test_no_rows_give_no_rows():
+    x, ids, weights, gate_up, down = random_layer()
+    none = (x[:0], ids[:0], weights[:0], gate_up, packed(down))
+    assert experts(*none).shape == experts_of_few_rows(*none).shape == (0, D)
+
+
 @pytest.mark.parametrize("place", range(MAX_ROWS))
 def test_a_row_does_not_depend_on_its_place_or_the_others(place):
     x, ids, weights, gate_up, down = random_layer()

@@ -275,3 +275,19 @@ def test_rows_beyond_the_count_do_not_enter_a_block():
     assert torch.equal(y, torch.cat((want, torch.zeros(MAX_ROWS - 5, HV, V))))
     for name in records.__slots__:
         assert torch.equal(getattr(records, name)[5:], getattr(empty_records(), name)[5:])
+
+
+@pytest.mark.parametrize("verify", [gdn.verify_exact, gdn.verify_block])
+@pytest.mark.parametrize("commit", [gdn.commit, gdn.commit_block])
+@pytest.mark.parametrize("width", [0, MAX_ROWS])
+def test_a_round_of_no_rows_changes_nothing(verify, commit, width):
+    weights, state = random_layer(13)
+    rows = [x[:width] for x in random_rows(13)]
+    moved = GdnState(conv=state.conv.clone(), recurrent=state.recurrent.clone())
+    records = empty_records(1)
+    layer = GdnRecords(**{n: getattr(records, n)[0] for n in records.__slots__})
+    y = verify(*rows, weights, moved, layer, 0)
+    assert torch.equal(y, torch.zeros(width, HV, V))
+    commit(moved.conv[None], moved.recurrent[None], records, 0)
+    assert torch.equal(moved.conv, state.conv)
+    assert torch.equal(moved.recurrent, state.recurrent)

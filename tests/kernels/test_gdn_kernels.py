@@ -69,6 +69,18 @@ def test_each_request_has_its_own_count_and_every_count_agrees(verify, commit, d
 
 @everywhere
 @modes
+def test_no_rows_commit_nothing(verify, commit, device, dtype):
+    """Beside a request of which some are committed."""
+    given = case(usual(device), device, dtype, seed=4, requests=(2,)).with_rows([5, 5])
+    verify(*given.arguments())
+    found = committed(commit, given, given.records, [0, 3])
+    assert torch.equal(found.conv[0], given.state.conv[0])
+    assert torch.equal(found.recurrent[0], given.state.recurrent[0])
+    assert not torch.equal(found.recurrent[1], given.state.recurrent[1])
+
+
+@everywhere
+@modes
 def test_every_number_of_rows_can_be_committed_after_every_length(verify, commit, device, dtype):
     """All pairs of a length and a number of accepted rows, as requests of one launch."""
     sizes = replace(usual(device), V=16)

@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.core.records import Block, Routed, Verdict
 from hybridspec.kernels import length as kernels
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import length as reference
 from hybridspec.kernels.reference.length import LengthState, LengthTables
-from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
-from hybridspec.policy.policy import RATE_MEMORY, Hybrid
-from hybridspec.policy.routing import RoutingCosts
 from tests.kernels.gdn_cases import counts, interpreted
+from tests.kernels.length_by_hand import ByHand
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
@@ -45,7 +42,7 @@ def tables(device, seconds=STAIRS, contexts=(0,), prices=PRICES, kappa=1.0, inte
         intercepts=floats(intercepts or [0.0] * drafts, device),
         contexts=counts(list(contexts), device),
         seconds=floats([[s * (1 + i / 10) for s in seconds] for i in range(len(contexts))], device),
-        prices=floats(prices, device),
+        prices=None if prices is None else floats(prices, device),
         kappa=kappa,
     )
 
@@ -127,8 +124,9 @@ def test_seconds_at_a_context_are_those_of_the_latency_table(device, context, co
     known, state = tables(device, contexts=contexts), LengthState.empty(8, device)
     choose(torch.zeros(7), known, state, context)
     measured = dict(zip(contexts, known.seconds.tolist(), strict=True))
-    wanted = Latency.measured(measured, plain=dict.fromkeys(contexts, 1.0)).at(context)
-    assert torch.allclose(state.costs.cpu(), wanted, **CLOSE)
+    latency = Latency.measured(measured, plain=dict.fromkeys(contexts, 1.0))
+    wanted = [latency.drafted_at(context, rows=rows) for rows in range(1, 9)]
+    assert torch.allclose(state.costs.cpu(), torch.tensor(wanted), **CLOSE)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -217,46 +215,48 @@ def test_the_correction_equals_float64_round_after_round(device, data, k, is_lon
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("by", [kernels, reference], ids=["kernel", "reference"])
-def test_rounds_equal_those_of_the_hosts_policy(device, by):
+@pytest.mark.parametrize("prices", [PRICES, None], ids=["priced", "unpriced"])
+def test_rounds_equal_those_by_hand(device, by, prices):
     """Fifty rounds of both: the same rows, counters and rate."""
     gen = torch.Generator().manual_seed(3)
-    known, state = tables(device, contexts=CONTEXTS), LengthState.empty(8, device)
-    plain = dict.fromkeys(CONTEXTS, 0.5)
-    host = Hybrid(
-        acceptance=Acceptance.uninformed(7),
-        latency=Latency.measured(
-            dict(zip(CONTEXTS, known.seconds.tolist(), strict=True)), plain=plain
-        ),
-        routing=RoutingCosts(
-            seconds_per_row=PRICES[0], seconds_per_expert=PRICES[1], layers=8, correlation=0.5
-        ),
-    )
+    known = tables(device, contexts=CONTEXTS, prices=prices)
+    state = LengthState.empty(8, device)
+    hand = ByHand(seconds=dict(zip(CONTEXTS, known.seconds.tolist(), strict=True)), prices=prices)
     lengths = set()
     for number in range(50):
         odds, context = torch.randn(7, generator=gen) * 2 + 1, 50 + 97 * number
-        ids = torch.randint(0, 12, (MAX_ROWS, 4), generator=gen)
-        rows, shown = choose(odds, known, state, context, by=by)
+        ids = torch.stack([torch.randperm(12, generator=gen)[:4] for _ in range(MAX_ROWS)])
+        rows, shown = choose(odds, known, state, context, budget=60 - number, by=by)
+        wanted = hand.choose(odds.tolist(), context, budget=60 - number)
+        assert (int(rows), int(shown)) == wanted
         read = by.correct(ids.to(device), rows, shown, known, state)
-        survival = host.survival(Block(tokens=torch.zeros(8), log_odds=odds))
-        wanted = host.choose(survival, context)
-        assert int(rows) == int(wanted)
-        shown_too = host.look_ahead(wanted)
-        nothing = torch.empty(MAX_ROWS, 0)
-        routed = Routed(residual=nothing, normed=nothing, expert_ids=ids, expert_weights=nothing)
-        assert int(read) == int(host.correct(routed, survival, wanted, shown_too))
-        accepted = counts(number % int(read), "cpu")
-        by.learn(read, (accepted + 1).to(device), state)
-        host.learn(read.cpu(), Verdict(accepted=accepted, is_done=torch.tensor(False)))
+        assert int(read) == hand.correct(ids.tolist(), *wanted)
+        committed = number % int(read) + 1
+        by.learn(read, counts(committed, device), state)
+        hand.learn(int(read), committed)
         lengths.add(int(read))
-    assert len(lengths) > 3
-    assert (int(state.kept), int(state.dropped)) == (host.kept, host.dropped)
-    assert min(host.kept, host.dropped) > 3
-    assert float(state.tokens) == pytest.approx(host._tokens, rel=1e-5)
-    assert float(state.seconds) == pytest.approx(host._seconds, rel=1e-5)
+    assert len(lengths) >= 3
+    assert (int(state.kept), int(state.dropped)) == (hand.kept, hand.dropped)
+    assert min(hand.kept, hand.dropped) > 3 or prices is None
+    assert float(state.tokens) == pytest.approx(hand.tokens, rel=1e-5)
+    assert float(state.seconds) == pytest.approx(hand.spent, rel=1e-5)
 
 
-def test_the_rate_forgets_as_the_hosts_does():
-    assert reference.RATE_MEMORY == RATE_MEMORY
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("by", [kernels, reference], ids=["kernel", "reference"])
+def test_without_prices_no_extra_row_is_shown_and_the_choice_stands(device, by):
+    known, state = tables(device, prices=None), LengthState.empty(8, device)
+    priced, beside = tables(device), LengthState.empty(8, device)
+    lengths = set()
+    for seed in range(30):
+        odds = torch.randn(7, generator=torch.Generator().manual_seed(seed)) * 2 + 1
+        rows, shown = choose(odds, known, state, by=by)
+        assert int(rows) == int(shown) == int(choose(odds, priced, beside, by=by)[0])
+        ids = torch.zeros(MAX_ROWS, 2, dtype=torch.int64, device=device)
+        assert int(by.correct(ids, rows, shown, known, state)) == int(rows)
+        lengths.add(int(rows))
+    assert len(lengths) > 1
+    assert int(state.seen.sum()) == int(state.kept) == int(state.dropped) == 0
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.reference.router import drop_rows, new_experts, route, route_by_probability
+from hybridspec.kernels.reference.router import drop_rows, route, route_by_probability
 from tests.tolerances import OPERATION, distance
 
 levels = st.lists(
@@ -58,15 +58,3 @@ def test_dropped_rows_choose_nothing(levels, rows):
     kept = drop_rows(ids, rows)
     assert torch.equal(kept[:rows], ids[:rows])
     assert (kept[rows:] == -1).all()
-
-
-@given(
-    ids=st.lists(
-        st.lists(st.integers(0, 9), min_size=3, max_size=3, unique=True), min_size=1, max_size=16
-    ),
-    data=st.data(),
-)
-def test_new_experts_count_as_sets_do(ids, data):
-    row = data.draw(st.integers(0, len(ids) - 1))
-    seen = {expert for earlier in ids[:row] for expert in earlier}
-    assert new_experts(torch.tensor(ids), row) == len(set(ids[row]) - seen)

@@ -12,7 +12,7 @@ from hybridspec.kernels.reference.head import read_head
 from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.models.dflash import RING_ROWS
 from hybridspec.models.state import TargetState
-from tests.decoding import CPU, TAPS, begin, load, load_draft, logits_of
+from tests.decoding import CPU, TAPS, begin, load, load_draft, logits_of, plain
 from tests.draft_judge import Judge, check_block
 from tests.tiny import MASK_ID, VOCAB, SteeredDrafter, write_drafter
 from tests.tolerances import DRAFTER, distance
@@ -91,9 +91,9 @@ def test_injection_in_pieces_is_injection_at_once(tiny_drafter, target, drafter,
 
 def test_after_rejections_the_context_has_no_gap(tiny_drafter, target, drafter):
     prompt = b"import os\n"
-    plain = begin(target, prompt)
-    ids = [int(plain.request.anchor)]
-    ids += [int(plain.plain_round().tokens) for _ in range(100)]
+    alone = begin(target, prompt)
+    ids = [int(alone.request.ledger.anchor)]
+    ids += [plain(alone).tokens[0] for _ in range(100)]
     scripted = SteeredDrafter(
         script=ids, prompt=len(prompt), right=[0, 3, 0, 15, 1, 7, 0, 0, 2, 14, 5]
     )

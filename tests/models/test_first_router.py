@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from hybridspec.core.options import MAX_ROWS
-from tests.decoding import begin, commit, differing, load_tapped, prefilled, read_block, read_text
+from tests.decoding import (
+    begin,
+    commit,
+    differing,
+    drafted,
+    load_tapped,
+    plain,
+    prefilled,
+    read_block,
+    read_text,
+)
 from tests.tiny import ScriptedDrafter, write_target
 from tests.tolerances import PREFILL, distance
 
@@ -169,13 +179,13 @@ def test_a_block_reads_what_a_prefill_reads(target):
 
 def test_drafted_rounds_emit_the_tokens_of_plain_decoding(target):
     prompt, wanted = bytes(TEXT), 60
-    plain = begin(target, prompt)
-    ids = [int(plain.request.anchor)]
+    alone = begin(target, prompt)
+    ids = [int(alone.request.ledger.anchor)]
     while len(ids) < wanted:
-        ids += plain.plain_round().tokens.tolist()
+        ids += plain(alone).tokens
     drafter = ScriptedDrafter(script=ids, prompt=len(prompt), right=[0, 3, 15, 1, 7, 2, 14, 5])
     rounds = begin(target, prompt, drafter=drafter)
-    found = [int(rounds.request.anchor)]
+    found = [int(rounds.request.ledger.anchor)]
     while len(found) < wanted - 16:
-        found += rounds.drafted_round().tokens.tolist()
+        found += drafted(rounds).tokens
     assert found == ids[: len(found)]

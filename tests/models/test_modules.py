@@ -54,7 +54,7 @@ def test_row_i_of_a_block_equals_the_row_alone_in_every_module(tiny_target, pair
     rounds = begin(target, ZURICH[:100])
     start, tokens, alone = deepcopy(rounds.request.target), [], []
     for _ in range(MAX_ROWS):
-        tokens.append(int(rounds.request.anchor))
+        tokens.append(int(rounds.request.ledger.anchor))
         alone.append(outputs(target, tokens[-1:], 1, deepcopy(rounds.request.target)))
         rounds.plain_round()
     for rows in range(1, MAX_ROWS + 1):
@@ -83,7 +83,7 @@ def test_of_tied_experts_the_lowest_wins_in_blocks_of_every_length(tmp_path, mod
     rounds = begin(target, ZURICH[:100])
     start, tokens, alone = deepcopy(rounds.request.target), [], []
     for _ in range(MAX_ROWS):
-        tokens.append(int(rounds.request.anchor))
+        tokens.append(int(rounds.request.ledger.anchor))
         alone.append(chosen(target, tokens[-1:], 1, deepcopy(rounds.request.target)))
         rounds.plain_round()
     for rows in range(1, MAX_ROWS + 1):
@@ -103,7 +103,7 @@ def chosen(target, tokens, rows, state):
 def test_the_same_block_read_fifty_times_gives_the_same_bits(tiny_target, mode):
     target = load(tiny_target, mode=mode)
     rounds = begin(target, ZURICH)
-    block = [int(rounds.request.anchor), *range(60, 75)]
+    block = [int(rounds.request.ledger.anchor), *range(60, 75)]
     first = None
     for _ in range(50):
         state = deepcopy(rounds.request.target)
@@ -123,7 +123,7 @@ def test_a_convolution_of_any_width_is_rolled_back_at_every_row(tmp_path, taps):
     rounds = begin(target, b"def area")
     start, tokens = deepcopy(rounds.request.target), []
     for kept in range(1, MAX_ROWS + 1):
-        tokens.append(int(rounds.request.anchor))
+        tokens.append(int(rounds.request.ledger.anchor))
         rounds.plain_round()
         state = deepcopy(start)
         read_block(target, [*tokens, *[5] * (MAX_ROWS - kept)], MAX_ROWS, state)

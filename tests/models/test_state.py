@@ -20,6 +20,7 @@ from tests.decoding import (
     differing,
     load,
     logits_of,
+    plain,
     prefilled,
     read_block,
 )
@@ -46,14 +47,14 @@ class Walk:
 
     def __init__(self, target, prompt):
         rounds = begin(target, prompt)
-        self.ids, self.states = [int(rounds.request.anchor)], []
+        self.ids, self.states = [int(rounds.request.ledger.anchor)], []
         self.taps = []
         for _ in range(16 + AFTER + 1):
             if len(self.states) <= 16:
                 self.states.append(deepcopy(rounds.request.target))
                 again = deepcopy(rounds.request.target)
                 self.taps.append(read_block(target, self.ids[-1:], 1, again).taps[0])
-            self.ids += rounds.plain_round().tokens.tolist()
+            self.ids += plain(rounds).tokens
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +158,8 @@ def test_the_next_tokens_are_those_of_plain_decoding(target, walk_of, name, rows
         state = rounds.request.target
         read_block(target, block_of(walk.ids, kept - 1), rows, state)
         commit(state, kept)
-        rounds.request.anchor = torch.tensor(walk.ids[kept])
-        ids = [int(rounds.plain_round().tokens) for _ in range(AFTER)]
+        rounds.request.ledger.anchor.fill_(walk.ids[kept])
+        ids = [plain(rounds).tokens[0] for _ in range(AFTER)]
         assert ids == walk.ids[kept + 1 : kept + 1 + AFTER]
 
 

@@ -5,7 +5,6 @@ import re
 from itertools import pairwise
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,24 +28,8 @@ def write(path, **table):
     path.write_text(json.dumps({"key": KEY} | table), encoding="utf-8")
 
 
-@given(
-    log_odds=st.lists(st.floats(-40, 40, width=32), min_size=3, max_size=3),
-    slope=st.floats(0, 4),
-    intercepts=st.lists(st.floats(-5, 5), min_size=3, max_size=3),
-)
-def test_survival_is_the_product_of_logistics(log_odds, slope, intercepts):
-    survival = Acceptance(slope=slope, intercepts=tuple(intercepts)).survival(
-        torch.tensor(log_odds)
-    )
-    f = torch.tensor(log_odds, dtype=torch.float64)
-    want = torch.sigmoid(slope * f + torch.tensor(intercepts, dtype=torch.float64)).cumprod(0)
-    assert torch.allclose(survival.double(), want, atol=1e-5)
-    assert (survival.diff() <= 0).all()
-
-
 def test_a_pair_without_coefficients_trusts_the_drafter():
-    survival = Acceptance.uninformed(2).survival(torch.tensor([0.0, 40.0]))
-    assert survival.tolist() == [0.5, 0.5]
+    assert Acceptance.uninformed(2) == Acceptance(slope=1.0, intercepts=(0.0, 0.0))
 
 
 def test_acceptance_is_read_as_it_was_written(path):
@@ -134,8 +117,9 @@ def test_bad_prices_are_named(path, prices, named):
 def test_time_is_linear_between_contexts_and_flat_outside(context, want):
     rows = {100: [1, 2], 200: [3, 6], 400: [5, 8]}
     latency = Latency.measured(rows, plain={c: row[0] for c, row in rows.items()})
-    assert latency.at(context).tolist() == want
+    assert [latency.drafted_at(context, rows=rows) for rows in (1, 2)] == want
     assert latency.plain_at(context) == want[0]
+    assert latency.block_size == 2
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,6 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """How much of a block the target agrees with."""
-
-    accepted: Tensor
-    """[] int32: drafts accepted, 0..rows-1; rows to commit are one more"""
-    is_done: Tensor
-    """[] bool: a stop id was emitted or the budget is used up"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """What a request cost. `tokens` counts the first token, which the prompt's own pass gives."""
 

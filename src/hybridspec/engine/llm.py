@@ -195,7 +195,8 @@ class LLM:
             # the last emitted token is never read, so it may stand one past the positions
             budget=min(params.max_new_tokens, positions - len(prompt_ids) + 1),
         )
-        rounds = Rounds(target=target, drafter=drafter, policy=Fixed(self._rows()), request=request)
+        fixed = Fixed(self._rows(), device=self.device)
+        rounds = Rounds(target=target, drafter=drafter, policy=fixed, request=request)
         if self.options.policy == "hybrid":
             assert self._acceptance is not None
             self._latency = self._latency or self._measure(rounds)
@@ -204,6 +205,7 @@ class LLM:
                 latency=self._latency,
                 routing=self._latency.routing,
                 drafting=self._drafting,
+                device=self.device,
             )
         return rounds
 

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The host's part: feed the prompt, enqueue rounds, drain what they emit, and count.
+"""The host's part: feed the prompt, enqueue rounds, drain the ring, and count.
 
 `seconds` holds rounds alone: neither the prompt's pass, nor measuring, nor the time that a reader
 of the stream takes.
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
 from hybridspec.core.records import FinishReason, Stats
-from hybridspec.engine.round import Outcome, Proposer, Request, Rounds
+from hybridspec.engine.round import SLOTS, Proposer, Request, Rounds
+from hybridspec.kernels.reference.accept import ACCEPTED, DONE, ROUND, ROWS, Ledger
 from hybridspec.models.state import TargetState
 from hybridspec.models.target import PREFILL_ROWS, Target
 
@@ -26,6 +28,18 @@ class Emission:
     token_ids: tuple[int, ...]
     drafts_accepted: int
     finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a round left in its slot of the ring."""
+
+    tokens: tuple[int, ...]
+    """what it emitted; nothing if it came after the end"""
+    rows: int
+    """that the target read to the end; 0 after the end"""
+    is_done: bool
+    is_drafted: bool
 
 
 @dataclass(slots=True)
@@ -40,15 +54,14 @@ class Tally:
     lengths: Counter[int] = field(default_factory=Counter[int])
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome, seconds: float, *, is_drafted: bool) -> None:
+    def add(self, entry: Entry, seconds: float) -> None:
         """Count one round."""
-        rows, accepted = int(outcome.rows), int(outcome.verdict.accepted)
         self.rounds += 1
-        self.rounds_drafted += is_drafted
-        self.tokens += accepted + 1
-        self.rows_read += rows
-        self.drafts_accepted += accepted
-        self.lengths[rows] += 1
+        self.rounds_drafted += entry.is_drafted
+        self.tokens += len(entry.tokens)
+        self.rows_read += entry.rows
+        self.drafts_accepted += len(entry.tokens) - 1
+        self.lengths[entry.rows] += 1
         self.seconds += seconds
 
     def stats(self) -> Stats:
@@ -84,33 +97,103 @@ def start(
         if drafter is not None and draft is not None:
             drafter.take(reading.taps, draft)
     assert reading is not None
-    return Request(
-        target=state,
-        draft=draft,
-        anchor=reading.tokens[-1],
-        stop_ids=torch.tensor(stop_ids, dtype=torch.int64, device=device),
-        budget=torch.tensor(budget - 1, dtype=torch.int32, device=device),
+    return Request.opened(
+        state, draft, anchor=reading.tokens[-1], stop_ids=stop_ids, budget=budget - 1
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Feed:
+    """Enqueues the rounds of a request and drains what they left, `ahead` of them later.
+
+    The kind of a round is decided from all rounds that were drained before it: on a CPU, where
+    nothing is enqueued ahead, from all before it. Rounds that are enqueued after the end change
+    nothing, and are never drained.
+    """
+
+    rounds: Rounds
+    ahead: int = 0
+    """rounds that are enqueued behind the one that is drained, less than SLOTS"""
+    context: int
+    """committed positions, as far as rounds were drained"""
+    left: int
+    """tokens that may still be emitted, likewise"""
+    drained: int
+    """rounds, those before this feed included"""
+    _drafted: deque[bool] = field(default_factory=deque[bool])
+    """of each round that is enqueued and not drained: did it draft"""
+
+    @classmethod
+    def of(cls, rounds: Rounds, ahead: int = 0) -> "Feed":
+        """A feed that goes on where the request stands. Waits for the device."""
+        assert 0 <= ahead < SLOTS
+        ledger = rounds.request.ledger
+        return cls(
+            rounds=rounds,
+            ahead=ahead,
+            context=int(ledger.length),
+            left=int(ledger.budget),
+            drained=int(ledger.rounds),
+        )
+
+    def next(self) -> Entry:
+        """The next round's entry. Not to be called after one that is done."""
+        while len(self._drafted) <= self.ahead:
+            self._enqueue()
+        entry = read_slot(
+            self.rounds.request.ledger, self.drained, is_drafted=self._drafted.popleft()
+        )
+        self.drained += 1
+        self._tell(entry)
+        return entry
+
+    def _enqueue(self) -> None:
+        rounds = self.rounds
+        is_drafted = rounds.drafter is not None and rounds.policy.wants_drafts(
+            self.context, self.left
+        )
+        if is_drafted:
+            rounds.drafted_round()
+        else:
+            rounds.plain_round()
+        self._drafted.append(is_drafted)
+
+    def _tell(self, entry: Entry) -> None:
+        """What the policy's part on the host and this feed know of rounds, they know from here."""
+        policy, tokens = self.rounds.policy, len(entry.tokens)
+        if entry.is_drafted:
+            policy.see_drafted(self.context, rows=entry.rows, tokens=tokens)
+        else:
+            policy.see_plain(self.context)
+        self.context += tokens
+        self.left -= tokens
+
+
+def read_slot(ledger: Ledger, number: int, *, is_drafted: bool) -> Entry:
+    """The entry of round `number`. Waits for the device."""
+    slot = cast("list[int]", ledger.ring[number % len(ledger.ring)].tolist())
+    assert slot[ROUND] == number, "a slot is drained before it is written again"
+    return Entry(
+        tokens=tuple(slot[: slot[ACCEPTED] + 1]),
+        rows=slot[ROWS],
+        is_done=bool(slot[DONE]),
+        is_drafted=is_drafted,
     )
 
 
 @torch.inference_mode()
-def decode(rounds: Rounds, tally: Tally) -> Iterator[Emission]:
+def decode(rounds: Rounds, tally: Tally, *, ahead: int = 0) -> Iterator[Emission]:
     """Rounds until the text ends; the first emission is the prompt's own token and no round."""
-    request = rounds.request
-    first, left = int(request.anchor), int(request.budget)
+    feed, request = Feed.of(rounds, ahead), rounds.request
+    first, stop_ids = int(request.ledger.anchor), cast("list[int]", request.stop_ids.tolist())
     tally.tokens = 1
-    is_stop = first in request.stop_ids.tolist()
-    reason = "stop" if is_stop else "length" if not left else None
+    reason = "stop" if first in stop_ids else "length" if not feed.left else None
     yield Emission(token_ids=(first,), drafts_accepted=0, finish_reason=reason)
     while reason is None:
         begun = time.perf_counter()
-        is_drafted = rounds.drafter is not None and rounds.policy.wants_drafts(
-            int(request.target.length), int(request.budget)
-        )
-        outcome = rounds.drafted_round() if is_drafted else rounds.plain_round()
-        tokens = tuple(int(i) for i in outcome.tokens)
-        tally.add(outcome, time.perf_counter() - begun, is_drafted=is_drafted)
-        if bool(outcome.verdict.is_done):
-            reason = "stop" if tokens[-1] in request.stop_ids.tolist() else "length"
-        accepted = int(outcome.verdict.accepted)
-        yield Emission(token_ids=tokens, drafts_accepted=accepted, finish_reason=reason)
+        entry = feed.next()
+        tally.add(entry, time.perf_counter() - begun)
+        if entry.is_done:
+            reason = "stop" if entry.tokens[-1] in stop_ids else "length"
+        accepted = len(entry.tokens) - 1
+        yield Emission(token_ids=entry.tokens, drafts_accepted=accepted, finish_reason=reason)

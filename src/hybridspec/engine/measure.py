@@ -3,7 +3,7 @@
 """Seconds of a drafted round by rows and of a plain step, on a request's own hidden states.
 
 Reading a block leaves every committed state as it was, so a request can be measured without being
-moved: the rounds here are real ones that stop short of the commit.
+moved: the rounds here are real ones that stop short of settle and commit.
 """
 
 import statistics
@@ -33,23 +33,23 @@ def measure(rounds: Rounds, block_size: int) -> Latency:
             if repeat:
                 own.append(time.perf_counter() - begun)
     plain, *drafted = [statistics.median(own) for own in samples]
-    context = int(rounds.request.target.length)
+    context = int(rounds.request.ledger.length)
     return Latency.measured({context: drafted}, plain={context: plain})
 
 
 def _plain(rounds: Rounds) -> None:
-    _read(rounds, rounds.request.anchor.view(1), 1)
+    _read(rounds, rounds.request.ledger.anchor.view(1), 1)
 
 
 def _drafted(rounds: Rounds, rows: int) -> None:
     request = rounds.request
     assert rounds.drafter is not None
     assert request.draft is not None
-    _read(rounds, rounds.drafter.propose(request.anchor, request.draft).tokens, rows)
+    _read(rounds, rounds.drafter.propose(request.ledger.anchor, request.draft).tokens, rows)
 
 
 def _read(rounds: Rounds, tokens: Tensor, rows: int) -> None:
-    """What a round does between draft and commit."""
+    """What a round does between draft and settle."""
     state = rounds.request.target
     count = torch.tensor(rows, dtype=torch.int32, device=tokens.device)
     reading = rounds.target.read_on(

@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """One round of one request: from the anchor to the committed state.
 
-Two straight lines, with and without drafts. Nothing in here waits for a user or looks at a clock;
-every line is a room.
+Two straight lines, with and without drafts. Nothing in here waits for a user, looks at a clock or
+asks the device for a number: counts are tensors, and what the host wants to know of a round is in
+the ledger's ring.
 """
 
 from dataclasses import dataclass
@@ -12,12 +13,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hybridspec.core.records import Block, Reading, Verdict
-from hybridspec.kernels.reference.accept import accept_greedy
+from hybridspec import kernels
+from hybridspec.core.records import Block, Reading
+from hybridspec.kernels.reference.accept import Ledger
 from hybridspec.models.dflash import DraftState
 from hybridspec.models.state import TargetState
 from hybridspec.models.target import Target
 from hybridspec.policy.policy import Policy
+
+SLOTS = 8
+"""rounds that may be enqueued before the first of them is drained"""
 
 
 class Proposer(Protocol):
@@ -27,8 +32,8 @@ class Proposer(Protocol):
         """A state that knows no context."""
         ...
 
-    def take(self, taps: Tensor, state: DraftState) -> None:
-        """Keep the tap rows of newly committed positions."""
+    def take(self, taps: Tensor, state: DraftState, rows: Tensor | None = None) -> None:
+        """Keep the first `rows` tap rows, those of newly committed positions; None: all."""
         ...
 
     def propose(self, anchor: Tensor, state: DraftState) -> Block:
@@ -42,23 +47,35 @@ class Request:
 
     target: TargetState
     draft: DraftState | None
-    anchor: Tensor
-    """[] int64: the last emitted token, which the target has not read yet"""
     stop_ids: Tensor
     """[K] int64"""
-    budget: Tensor
-    """[] int32: tokens that may still be emitted"""
+    ledger: Ledger
+    """its length is the target state's, the same tensor"""
+    one: Tensor
+    """[] int32: 1, the rows of a plain round"""
 
+    def __post_init__(self) -> None:
+        assert self.ledger.length is self.target.length, "one length, not two"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a round did, on the device."""
-
-    tokens: Tensor
-    """[accepted + 1] int64: what the round emits"""
-    rows: Tensor
-    """[] int32: rows that the target read to the end"""
-    verdict: Verdict
+    @classmethod
+    def opened(
+        cls,
+        target: TargetState,
+        draft: DraftState | None,
+        *,
+        anchor: Tensor,
+        stop_ids: tuple[int, ...],
+        budget: int,
+    ) -> "Request":
+        """After the prompt. anchor [] int64: the token that it gave; budget: those to come."""
+        device = target.length.device
+        return cls(
+            target=target,
+            draft=draft,
+            stop_ids=torch.tensor(stop_ids, dtype=torch.int64, device=device),
+            ledger=Ledger.opened(anchor, length=target.length, budget=budget, slots=SLOTS),
+            one=torch.ones((), dtype=torch.int32, device=device),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,55 +87,37 @@ class Rounds:
     policy: Policy
     request: Request
 
-    def drafted_round(self) -> Outcome:
-        """Draft, choose, read to the first router, correct, read on, accept, commit."""
+    def drafted_round(self) -> None:
+        """Draft, choose, read to the first router, correct, read on, settle, commit, learn."""
         request, policy, state = self.request, self.policy, self.request.target
         assert self.drafter is not None
         assert request.draft is not None
-        block = self.drafter.propose(request.anchor, request.draft)  # all guesses in one pass
-        survival = self._within_budget(policy.survival(block))  # how likely each guess is to count
-        wanted = policy.choose(survival, int(state.length))  # rows that are worth their time
-        shown = policy.look_ahead(wanted)  # one more is cheap: no expert has run yet
-        routed = self.target.read_to_router(block.tokens, shown, state)
-        rows = policy.correct(routed, survival, wanted, shown)  # does it earn its experts?
+        block = self.drafter.propose(request.ledger.anchor, request.draft)  # all guesses at once
+        chosen, shown = policy.choose(block, request.ledger)  # rows worth their time, and one more:
+        routed = self.target.read_to_router(block.tokens, shown, state)  # cheap, no expert has run
+        rows = policy.correct(routed, chosen, shown)  # does that one earn its experts?
         reading = self.target.read_on(routed, rows, state)  # the expensive part, kept rows only
-        outcome = self._judge(block.tokens, reading, rows)  # the prefix that the target agrees with
-        self._commit(outcome, reading)  # every state, up to that prefix
-        policy.learn(rows, outcome.verdict)
-        return outcome
+        self._settle(block.tokens, reading, rows)  # the prefix that the target agrees with
+        self._commit(reading)  # every state, up to that prefix
+        policy.learn(rows, request.ledger.committed)
 
-    def plain_round(self) -> Outcome:
+    def plain_round(self) -> None:
         """Plain decoding: one row, no draft. A drafter still gets its taps and can resume."""
-        block = self.request.anchor.view(1)
-        rows = torch.ones((), dtype=torch.int32, device=block.device)
+        block, rows = self.request.ledger.anchor.view(1), self.request.one
         routed = self.target.read_to_router(block, rows, self.request.target)
         reading = self.target.read_on(routed, rows, self.request.target)
-        outcome = self._judge(block, reading, rows)
-        self._commit(outcome, reading)
-        self.policy.rest(int(self.request.target.length))
-        return outcome
+        self._settle(block, reading, rows)
+        self._commit(reading)
 
-    def _within_budget(self, survival: Tensor) -> Tensor:
-        """A draft beyond the last token that may be emitted counts for nothing."""
-        place = torch.arange(1, len(survival) + 1, device=survival.device)
-        return torch.where(place < self.request.budget, survival, 0.0)
-
-    def _judge(self, block: Tensor, reading: Reading, rows: Tensor) -> Outcome:
+    def _settle(self, block: Tensor, reading: Reading, rows: Tensor) -> None:
+        """Accept, and write the ledger; the length in it is the state's, so that moves here."""
         request = self.request
-        accepted, is_done = accept_greedy(
-            block, reading.tokens, rows, request.stop_ids, request.budget
-        )
-        return Outcome(
-            tokens=reading.tokens[: int(accepted) + 1],
-            rows=rows,
-            verdict=Verdict(accepted=accepted, is_done=is_done),
-        )
+        settle = kernels.of(block.device).settle
+        settle(block, reading.tokens, rows, request.stop_ids, request.ledger)
 
-    def _commit(self, outcome: Outcome, reading: Reading) -> None:
-        request = self.request
-        committed = outcome.verdict.accepted + 1  # the anchor and the accepted drafts
+    def _commit(self, reading: Reading) -> None:
+        """The anchor and the accepted drafts; nothing in a round after the end."""
+        request, committed = self.request, self.request.ledger.committed
         request.target.commit(committed)
         if self.drafter is not None and request.draft is not None:
-            self.drafter.take(reading.taps[: int(committed)], request.draft)
-        request.anchor = outcome.tokens[-1]
-        request.budget -= committed
+            self.drafter.take(reading.taps, request.draft, committed)

@@ -3,8 +3,9 @@
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 """The policy of a captured round in three programs of one warp: choose, correct, learn.
 
-Together they replace the host's part of policy/ and move under 4 KiB. Lane n - 1 of a warp stands
-for n rows: S_0 = 1 is the anchor, so that A(n) is a running sum over lanes.
+Together they replace dozens of launches and the references' questions to the host, and move under
+4 KiB. Lane n - 1 of a warp stands for n rows: S_0 = 1 is the anchor, so that A(n) is a running sum
+over lanes.
 
 What a reader gets wrong: one warp is not a matter of speed. Numbers are read and rewritten in
 place, and the loads of a second warp could come after the stores of the first.
@@ -53,7 +54,7 @@ def _choose_kernel(
     log_odds, slope, intercepts, contexts, seconds, kappa, rate_tokens, rate_seconds, survival,
     costs, length, budget, is_done, rows, shown,
     BLOCK: tl.constexpr, C: tl.constexpr, BLOCK_C: tl.constexpr, N: tl.constexpr,
-    OVERLAPS: tl.constexpr,
+    EXTRA: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -84,7 +85,7 @@ def _choose_kernel(
     b_gain = tl.where(inside, b_expected - price * b_costs, float("-inf"))
     n = _first_best(b_gain, lane, N) + 1
     tl.store(rows, tl.where(lives, n, 0))
-    tl.store(shown, tl.where(lives, tl.minimum(n + 1, BLOCK), 0))
+    tl.store(shown, tl.where(lives, tl.minimum(n + EXTRA, BLOCK), 0))
 
 
 @triton.jit
@@ -159,7 +160,8 @@ def choose(
     _choose_kernel[(1,)](
         log_odds, tables.slope, tables.intercepts, tables.contexts, tables.seconds, tables.kappa,
         state.tokens, state.seconds, state.survival, state.costs, length, budget, is_done, rows,
-        shown, BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS, **_modes(length),
+        shown, BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS,
+        EXTRA=int(tables.prices is not None), **_modes(length),
     )  # fmt: skip
     return rows, shown
 
@@ -176,6 +178,8 @@ def correct(
         )
     check_tensor("rows", rows, (), torch.int32)
     check_tensor("shown", shown, (), torch.int32)
+    if tables.prices is None:
+        return rows
     K, read = expert_ids.shape[1], torch.empty_like(rows)
     _correct_kernel[(1,)](
         expert_ids, rows, shown, tables.prices, tables.kappa, state.tokens, state.seconds,
@@ -213,7 +217,8 @@ def _check(tables: LengthTables, state: LengthState) -> int:
     check_tensor("intercepts", tables.intercepts, (block - 1,), torch.float32)
     check_tensor("contexts", tables.contexts, (C,), torch.int32)
     check_tensor("seconds", tables.seconds, (C, block), torch.float32)
-    check_tensor("prices", tables.prices, (4,), torch.float32)
+    if tables.prices is not None:
+        check_tensor("prices", tables.prices, (4,), torch.float32)
     _check_state(state, block)
     return block
 

@@ -119,13 +119,17 @@ class Drafter:
         ring = torch.empty(RING_ROWS, self.fc.shape[1], dtype=torch.float32, device=self.fc.device)
         return DraftState(keys=zeros, values=zeros.clone(), ring=ring)
 
-    def take(self, taps: Tensor, state: DraftState) -> None:
-        """Keep tap rows [r, taps D] of newly committed positions; a full ring is injected."""
-        for rows in taps.split(RING_ROWS):
-            if state.waiting + len(rows) > RING_ROWS:
+    def take(self, taps: Tensor, state: DraftState, rows: Tensor | None = None) -> None:
+        """Keep the tap rows of newly committed positions; a full ring is injected.
+
+        taps [N, taps D]; rows [] int32, 0..N: how many of them were committed; None: all
+        """
+        committed = taps if rows is None else taps[: int(rows)]
+        for part in committed.split(RING_ROWS):
+            if state.waiting + len(part) > RING_ROWS:
                 self.inject(state)
-            state.ring[state.waiting : state.waiting + len(rows)] = rows
-            state.waiting += len(rows)
+            state.ring[state.waiting : state.waiting + len(part)] = part
+            state.waiting += len(part)
         if state.waiting > RING_ROWS - MAX_ROWS:
             self.inject(state)
 

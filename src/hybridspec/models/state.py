@@ -4,7 +4,8 @@
 
 One object for all of it, so that no part is rolled back without the others. Reading a block leaves
 every committed part as it was: it writes keys and values beyond the committed length, and records.
-After the prompt, `commit` is the only way forward.
+After the prompt there is one way forward: `settle` moves the length, which is the ledger's tensor
+as well, and `commit` rebuilds by as many rows what a length alone does not roll forward.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class TargetState:
     """State of one request. All tensors are written in place."""
 
     length: Tensor
-    """[] int32: tokens read and committed"""
+    """[] int32: tokens read and committed; the ledger of the request holds this very tensor"""
     keys: Tensor
     """[layers, pages, HKV, PAGE, D]: attention layers in order; stale from `length` on"""
     values: Tensor
@@ -69,9 +70,12 @@ class TargetState:
         )
 
     def commit(self, rows: Tensor) -> None:
-        """Accept the first `rows` rows of the block that was read last; all parts move together."""
+        """Accept the first `rows` rows of the block that was read last, 0 after the end.
+
+        The length is not touched: there is one for this state and the ledger of its request, and
+        whoever settled how many rows count has moved it already.
+        """
         gdn.commit(self.conv, self.recurrent, self.records, rows)
-        self.length.add_(rows)
 
     def gdn(self, layer: int) -> GdnState:
         """State of the GDN layer with this index among GDN layers."""

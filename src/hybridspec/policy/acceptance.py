@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""How likely each draft is to be reached and right, from the drafter's own log-odds.
+"""Coefficients of how likely each draft is to be right, from the drafter's own log-odds.
 
 p_j = sigmoid(slope f_j + intercept_j): one slope for all positions, an intercept for each, because
 how often a draft is right given that the ones before it were depends on its place more than its
@@ -10,9 +10,6 @@ confidence shows.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from hybridspec.core.errors import TableError
 from hybridspec.policy.tables import check_key, numbers, read_table
@@ -44,8 +41,3 @@ class Acceptance:
             )
         slope = numbers(path, [table.get("slope")], at_least=0.0)[0]
         return cls(slope=slope, intercepts=tuple(intercepts))
-
-    def survival(self, log_odds: Tensor) -> Tensor:
-        """S_j = p_1 ... p_j. log_odds [drafts] float32 -> [drafts] float32, never rising."""
-        intercepts = torch.tensor(self.intercepts, dtype=torch.float32, device=log_odds.device)
-        return torch.sigmoid(self.slope * log_odds + intercepts).cumprod(0)

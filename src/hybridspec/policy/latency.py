@@ -3,14 +3,11 @@
 """Seconds of a drafted round by rows, and of a plain step: measured, and kept in a file."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import mean
 from typing import cast
-
-import torch
-from torch import Tensor
 
 from hybridspec.core.errors import TableError
 from hybridspec.policy.routing import RoutingCosts
@@ -69,25 +66,25 @@ class Latency:
         }
         return table if self.routing is None else table | {"routing": asdict(self.routing)}
 
-    def at(self, context: int, device: torch.device | None = None) -> Tensor:
-        """T(1..block, context) [block] float32: linear between measured contexts, flat outside."""
-        low, high, share = self._around(context)
-        pairs = zip(self.seconds[low], self.seconds[high], strict=True)
-        return torch.tensor(
-            [a + share * (b - a) for a, b in pairs], dtype=torch.float32, device=device
-        )
+    @property
+    def block_size(self) -> int:
+        """Rows of the longest round."""
+        return len(next(iter(self.seconds.values())))
+
+    def drafted_at(self, context: int, *, rows: int) -> float:
+        """Seconds of a drafted round: linear between measured contexts, flat outside."""
+        return self._between(context, lambda measured: self.seconds[measured][rows - 1])
 
     def plain_at(self, context: int) -> float:
-        """Seconds of a plain step at a context, found likewise."""
-        low, high, share = self._around(context)
-        return self.plain[low] + share * (self.plain[high] - self.plain[low])
+        """Seconds of a plain step, found likewise."""
+        return self._between(context, lambda measured: self.plain[measured])
 
-    def _around(self, context: int) -> tuple[int, int, float]:
-        """The measured contexts on both sides, and the share of the way from low to high."""
+    def _between(self, context: int, seconds: Callable[[int], float]) -> float:
         contexts = list(self.seconds)
         place = bisect_right(contexts, context)
         low, high = contexts[max(place - 1, 0)], contexts[min(place, len(contexts) - 1)]
-        return low, high, 0.0 if low == high else (context - low) / (high - low)
+        share = 0.0 if low == high else (context - low) / (high - low)
+        return seconds(low) + share * (seconds(high) - seconds(low))
 
 
 def _never_falling(row: list[float]) -> tuple[float, ...]:

@@ -2,27 +2,27 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Fixed and hybrid behind one interface; plain decoding drafts nothing and asks neither.
 
-Before a round: does it draft? A drafted one then asks for survival of the drafts, rows to choose,
-rows to show the first router, rows to keep after it, and tells at the end what came of it; a plain
-one tells that it was. Counts are int32 scalars on the device.
+On the host, from rounds that were drained: does the next one draft? On the device, inside a drafted
+round: rows to choose, rows to show the first router, rows to keep after it, and what is learnt at
+the end. There counts are int32 scalars, and nothing asks for their value.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from hybridspec.core.records import Block, Routed, Verdict
-from hybridspec.kernels.reference.router import new_experts
+from hybridspec import kernels
+from hybridspec.core.records import Block, Routed
+from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
-from hybridspec.policy.length import best_length, best_ratio
-from hybridspec.policy.routing import NewExperts, RoutingCosts, extra_seconds
+from hybridspec.policy.routing import RoutingCosts
 
-RATE_MEMORY = 0.98
-"""share of the past that a round leaves in the running rate: about 50 rounds"""
+CPU = torch.device("cpu")
 
 
 class Policy(Protocol):
@@ -32,28 +32,27 @@ class Policy(Protocol):
         """Whether the next round drafts; left: tokens that may still be emitted, at least 1."""
         ...
 
-    def rest(self, context: int) -> None:
-        """A plain round was taken."""
+    def see_plain(self, context: int) -> None:
+        """A plain round was taken at this context."""
         ...
 
-    def survival(self, block: Block) -> Tensor:
-        """S_j of every draft: [block_size - 1] float32."""
+    def see_drafted(self, context: int, *, rows: int, tokens: int) -> None:
+        """A drafted round at this context read rows and emitted tokens."""
         ...
 
-    def choose(self, survival: Tensor, context: int) -> Tensor:
-        """Rows worth reading, 1..block_size, before any was read."""
+    def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        """Rows worth reading, before any was read, and rows to read up to the first router.
+
+        Both 1..block_size; after the end they may be 0.
+        """
         ...
 
-    def look_ahead(self, rows: Tensor) -> Tensor:
-        """Rows to read up to the first router."""
+    def correct(self, routed: Routed, rows: Tensor, shown: Tensor) -> Tensor:
+        """Rows to read on, `rows` or `shown`."""
         ...
 
-    def correct(self, routed: Routed, survival: Tensor, rows: Tensor, shown: Tensor) -> Tensor:
-        """Rows to read on, 1..shown."""
-        ...
-
-    def learn(self, rows: Tensor, verdict: Verdict) -> None:
-        """What came of the round."""
+    def learn(self, rows: Tensor, committed: Tensor) -> None:
+        """What came of the round: rows that it read to the end, and those that it committed."""
         ...
 
 
@@ -62,31 +61,33 @@ class Fixed:
     """Always the same number of rows; at 1 the drafts are made and not read."""
 
     rows: int
+    device: torch.device = field(default=CPU, kw_only=True)
+    _count: Tensor = field(init=False, repr=False, compare=False)
+    """[] int32: rows"""
+
+    def __post_init__(self) -> None:
+        count = torch.tensor(self.rows, dtype=torch.int32, device=self.device)
+        object.__setattr__(self, "_count", count)
 
     def wants_drafts(self, context: int, left: int) -> bool:
         """Always."""
         return True
 
-    def rest(self, context: int) -> None:
+    def see_plain(self, context: int) -> None:
         """Plain decoding, or a test's: nothing to keep."""
 
-    def survival(self, block: Block) -> Tensor:
-        """Not asked for: every draft is taken to survive."""
-        return torch.ones_like(block.log_odds)
+    def see_drafted(self, context: int, *, rows: int, tokens: int) -> None:
+        """Nothing to keep."""
 
-    def choose(self, survival: Tensor, context: int) -> Tensor:
-        """The fixed number."""
-        return torch.tensor(self.rows, dtype=torch.int32, device=survival.device)
+    def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        """The fixed number, and no row more."""
+        return self._count, self._count
 
-    def look_ahead(self, rows: Tensor) -> Tensor:
-        """No row more."""
-        return rows
-
-    def correct(self, routed: Routed, survival: Tensor, rows: Tensor, shown: Tensor) -> Tensor:
+    def correct(self, routed: Routed, rows: Tensor, shown: Tensor) -> Tensor:
         """No row less."""
         return rows
 
-    def learn(self, rows: Tensor, verdict: Verdict) -> None:
+    def learn(self, rows: Tensor, committed: Tensor) -> None:
         """Nothing to learn."""
 
 
@@ -101,66 +102,60 @@ class Hybrid:
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
     drafting: Drafting = field(default_factory=Drafting)
-    new_experts: NewExperts = field(default_factory=NewExperts)
-    kept: int = 0
-    """extra rows that the correction kept"""
-    dropped: int = 0
-    """extra rows that it dropped"""
-    _tokens: float = 0.0
-    _seconds: float = 0.0
-    _costs: Tensor = field(default_factory=lambda: torch.empty(0))
-    """T(1..block) at this round's context"""
-    _plain_seconds: float = 0.0
-    """of a plain step there"""
+    device: torch.device = CPU
+    tables: LengthTables = field(init=False, repr=False)
+    """the three above, where rounds read them"""
+    state: LengthState = field(init=False, repr=False)
+    """what rounds have learnt"""
+
+    def __post_init__(self) -> None:
+        def floats(values: object) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+        self.tables = LengthTables(
+            slope=floats(self.acceptance.slope),
+            intercepts=floats(self.acceptance.intercepts),
+            contexts=torch.tensor(
+                list(self.latency.seconds), dtype=torch.int32, device=self.device
+            ),
+            seconds=floats(list(self.latency.seconds.values())),
+            prices=None if self.routing is None else floats(astuple(self.routing)),
+            kappa=self.kappa,
+        )
+        self.state = LengthState.empty(self.tables.seconds.shape[1], self.device)
 
     def wants_drafts(self, context: int, left: int) -> bool:
         """While drafted rounds save time, and as a probe; not where none could, near the end."""
         if not self.drafting.wants_drafts():
             return False
-        costs = self.latency.at(context)
-        return left >= len(costs) or float(costs[left - 1]) < left * self.latency.plain_at(context)
+        latency = self.latency
+        if left >= latency.block_size:
+            return True
+        return latency.drafted_at(context, rows=left) < left * latency.plain_at(context)
 
-    def rest(self, context: int) -> None:
+    def see_plain(self, context: int) -> None:
         """Plain steps pay for probes."""
         self.drafting.see_plain(self.latency.plain_at(context))
 
-    def survival(self, block: Block) -> Tensor:
-        """From the drafter's log-odds."""
-        return self.acceptance.survival(block.log_odds)
+    def see_drafted(self, context: int, *, rows: int, tokens: int) -> None:
+        """In the table's seconds, not the clock's."""
+        self.drafting.see_drafted(
+            tokens=tokens,
+            seconds=self.latency.drafted_at(context, rows=rows),
+            plain_seconds=self.latency.plain_at(context),
+        )
 
-    def choose(self, survival: Tensor, context: int) -> Tensor:
-        """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, ties to the shorter."""
-        self._costs = self.latency.at(context, survival.device)
-        self._plain_seconds = self.latency.plain_at(context)
-        if not self._seconds:
-            self._tokens, self._seconds = best_ratio(survival, self._costs)
-        return best_length(survival, self._costs, self._price())
+    def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, and one row more to price."""
+        return kernels.of(self.device).choose(
+            block.log_odds, self.tables, self.state, ledger.length, ledger.budget, ledger.is_done
+        )
 
-    def look_ahead(self, rows: Tensor) -> Tensor:
-        """One row more, as far as the block goes, if there are prices to judge it by."""
-        if self.routing is None:
-            return rows
-        return (rows + 1).clamp_max(len(self._costs))
-
-    def correct(self, routed: Routed, survival: Tensor, rows: Tensor, shown: Tensor) -> Tensor:
+    def correct(self, routed: Routed, rows: Tensor, shown: Tensor) -> Tensor:
         """Keep the extra row iff S_(n*) > kappa lambda dT."""
-        n = int(rows)
-        if self.routing is None or int(shown) == n:
-            return rows
-        new = new_experts(routed.expert_ids, n)
-        mean = self.new_experts.mean(n, default=float(new))
-        self.new_experts.see(n, new)
-        keeps = float(survival[n - 1]) > self._price() * extra_seconds(new, mean, self.routing)
-        self.kept += keeps
-        self.dropped += not keeps
-        return rows + int(keeps)
+        correct = kernels.of(self.device).correct
+        return correct(routed.expert_ids, rows, shown, self.tables, self.state)
 
-    def learn(self, rows: Tensor, verdict: Verdict) -> None:
-        """Keep the running rate: a ratio of sums, in the table's seconds: a run can be repeated."""
-        tokens, seconds = int(verdict.accepted) + 1, float(self._costs[int(rows) - 1])
-        self._tokens = RATE_MEMORY * self._tokens + tokens
-        self._seconds = RATE_MEMORY * self._seconds + seconds
-        self.drafting.see_drafted(tokens=tokens, seconds=seconds, plain_seconds=self._plain_seconds)
-
-    def _price(self) -> float:
-        return self.kappa * self._tokens / self._seconds
+    def learn(self, rows: Tensor, committed: Tensor) -> None:
+        """Keep the running rate."""
+        kernels.of(self.device).learn(rows, committed, self.state)

@@ -35,18 +35,20 @@ class Ledger:
     then ACCEPTED (-1: it came after the end and emitted nothing), ROWS read, DONE, ROUND (i)"""
 
     @classmethod
-    def opened(
-        cls, anchor: int, *, length: int, budget: int, slots: int, device: torch.device | str
-    ) -> "Ledger":
-        """Before the first round; without a budget the text has ended already."""
+    def opened(cls, anchor: Tensor, *, length: Tensor, budget: int, slots: int) -> "Ledger":
+        """Before the first round; without a budget the text has ended already.
+
+        anchor [] int64 is copied. length [] int32 is kept: who else holds it sees it move.
+        """
+        device = length.device
 
         def scalar(value: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.tensor(value, dtype=dtype, device=device)
 
         return cls(
-            anchor=scalar(anchor, torch.int64),
+            anchor=anchor.clone(),
             budget=scalar(budget),
-            length=scalar(length),
+            length=length,
             committed=scalar(0),
             is_done=scalar(budget < 1, torch.bool),
             rounds=scalar(0),
@@ -86,21 +88,19 @@ def settle(block: Tensor, target: Tensor, rows: Tensor, stop_ids: Tensor, ledger
     commits 0 rows, leaves anchor, budget, length and is_done as they are, and still takes its slot
     in the ring, so that the host finds one entry a round.
     """
-    idle = bool(ledger.is_done) or int(ledger.budget) < 1 or int(rows) < 1
-    accepted = -1
-    if not idle:
+    read, number, accepted = int(rows), int(ledger.rounds), -1
+    if bool(ledger.is_done) or int(ledger.budget) < 1:
+        read = 0
+    if read > 0:
         verdict, is_done = accept_greedy(block, target, rows, stop_ids, ledger.budget)
         accepted = int(verdict)
         ledger.is_done.copy_(is_done)
         ledger.anchor.copy_(target[accepted])
     committed = accepted + 1
     ledger.committed.fill_(committed)
-    ledger.budget.sub_(committed)
-    ledger.length.add_(committed)
-    number = int(ledger.rounds)
-    slot = ledger.ring[number % len(ledger.ring)]
-    slot[:MAX_ROWS] = -1
-    slot[:committed] = target[:committed]
-    read = 0 if idle else int(rows)
-    slot[MAX_ROWS:] = slot.new_tensor([accepted, read, bool(ledger.is_done), number])
+    ledger.budget.sub_(ledger.committed)
+    ledger.length.add_(ledger.committed)
     ledger.rounds.add_(1)
+    emitted = target[:committed].tolist() + [-1] * (MAX_ROWS - committed)
+    slot = ledger.ring.new_tensor([*emitted, accepted, read, bool(ledger.is_done), number])
+    ledger.ring[number % len(ledger.ring)] = slot

@@ -32,7 +32,7 @@ def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tens
     shares = x.new_zeros(N, E + 1).scatter_(1, torch.where(ids < 0, E, ids), weights)[:, :E]
     gate, up = F.linear(x, gate_up.view(E * double, D)).view(N, E, 2, double // 2).unbind(2)
     hidden = silu(gate) * up * shares.unsqueeze(-1)
-    return F.linear(hidden.reshape(N, -1), down.view(D, -1))
+    return F.linear(hidden.flatten(1), down.flatten(1))
 
 
 def experts_of_few_rows(

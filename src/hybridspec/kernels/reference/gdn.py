@@ -113,7 +113,7 @@ def verify_exact(
 ) -> Tensor:
     """Outputs row by row: each equals, bit for bit, what plain decoding computes.
 
-    Arguments as in `prepare`; N = MAX_ROWS; rows [] int32, 1..N. Writes records, leaves the state.
+    Arguments as in `prepare`; N = MAX_ROWS; rows [] int32, 0..N. Writes records, leaves the state.
     returns [N, HV, V], zeros from `rows` on
     """
     if qkv.dim() == 3:
@@ -150,6 +150,8 @@ def verify_block(
     if qkv.dim() == 3:
         return _each(verify_block, qkv, a, b, weights, state, records, rows)
     n = int(rows)
+    if not n:
+        return qkv.new_zeros(len(qkv), *state.recurrent.shape[::2])
     x = prepare(qkv[:n], a[:n], b[:n], weights, state)
     y, updates, _ = _delta_block(x, state.recurrent)
     _record(records, qkv[:n], x, updates)
@@ -174,7 +176,7 @@ def commit(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Tensor) -
 
     conv      [L, CONV - 1, C]   float
     recurrent [L, HV, K, V]      float32
-    rows      []                 int32, 1..MAX_ROWS
+    rows      []                 int32, 0..MAX_ROWS
     """
     if recurrent.dim() == 5:
         _commit_each(commit, conv, recurrent, records, rows)
@@ -197,6 +199,8 @@ def commit_block(conv: Tensor, recurrent: Tensor, records: GdnRecords, rows: Ten
         _commit_each(commit_block, conv, recurrent, records, rows)
         return
     r = int(rows)
+    if not r:
+        return
     total = records.log_decays[:, :r].cumsum(1)
     ratio = (total[:, -1:] - total).exp()
     keys = records.keys[:, :r].repeat_interleave(recurrent.shape[1] // records.keys.shape[2], dim=2)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The policy of a captured round: rows to read, one more or not, and the running rate.
+"""How many rows to read: the most tokens for the time, at the going rate; one more or not.
 
-The same formulas as policy/, with every number in a tensor that the next round finds where this
-one left it. The cost is a staircase: the search looks at every length.
+A(n) = 1 + S_1 + ... + S_(n-1) tokens are expected of n rows. Tokens per second over a run is a
+ratio of sums, so a second is priced at the run's own rate (Dinkelbach). Every number is in a tensor
+that the next round finds where this one left it. What a reader gets wrong: the cost is a staircase,
+so the search looks at every n and never stops at the first descent.
 """
 
 from dataclasses import dataclass
@@ -29,8 +31,9 @@ class LengthTables:
     """[C] int32, rising: where seconds were measured"""
     seconds: Tensor
     """[C, BLOCK] float32, above 0: of drafting and verifying 1, 2, ... rows"""
-    prices: Tensor
-    """[4] float32: seconds a row, seconds an expert, layers with a router, correlation"""
+    prices: Tensor | None = None
+    """[4] float32: seconds of a row that adds no expert, seconds of one distinct expert of one
+    layer, layers with a router, correlation; None: not measured, and no extra row is shown"""
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
 
@@ -95,6 +98,32 @@ def seconds_at(contexts: Tensor, seconds: Tensor, length: Tensor) -> Tensor:
     return seconds[low] + share * (seconds[high] - seconds[low])
 
 
+def expected_tokens(survival: Tensor) -> Tensor:
+    """A(1..BLOCK) of S_1..S_(BLOCK-1): [BLOCK - 1] -> [BLOCK] float32."""
+    return torch.cat((survival.new_ones(1), 1 + survival.cumsum(0)))
+
+
+def best_length(expected: Tensor, seconds: Tensor, rate: Tensor) -> Tensor:
+    """argmax_n A(n) - rate T(n), ties to the shorter: [] int32, 1..BLOCK.
+
+    expected, seconds [BLOCK] float32; rate [] float32, in tokens a second
+    """
+    return (expected - rate * seconds).argmax().to(torch.int32) + 1
+
+
+def extra_seconds(new: Tensor, mean: Tensor, prices: Tensor) -> Tensor:
+    """dT of one row more: seconds a row + seconds an expert [d0 + (layers - 1) (g + s (d0 - g))].
+
+    new    [] int      d0: experts that it adds at the first router
+    mean   [] float32  g: their mean, which stands for the other layers until they are counted
+    prices [4] float32 as in LengthTables; s is the correlation: what one new expert beyond the mean
+                       at the first router says of every other layer
+    """
+    per_row, per_expert, layers, correlation = prices
+    others = mean + correlation * (new - mean)
+    return per_row + per_expert * (new + (layers - 1) * others)
+
+
 def choose(
     log_odds: Tensor,
     tables: LengthTables,
@@ -110,22 +139,22 @@ def choose(
     budget   []          int32     tokens that may still be emitted
     is_done  []          bool      the text has ended: 0 rows, and nothing is written
     rows     []          int32     1..BLOCK
-    shown    []          int32     rows to show the first router: one more, as far as the block goes
+    shown    []          int32     rows to show the first router: if there are prices one more, as
+                                   far as the block goes
     Leaves survival and costs in the state; the first round starts the rate at max_n A(n) / T(n).
     """
-    block = tables.seconds.shape[1]
-    none = torch.zeros_like(length)
     if bool(is_done):
-        return none, none.clone()
+        none = torch.zeros_like(length)
+        return none, none
     state.survival.copy_(survival(log_odds, tables.slope, tables.intercepts, budget))
     state.costs.copy_(seconds_at(tables.contexts, tables.seconds, length))
-    expected = torch.cat((state.costs.new_ones(1), 1 + state.survival.cumsum(0)))
+    expected = expected_tokens(state.survival)
     if not float(state.seconds) > 0:
         best = (expected / state.costs).argmax()
         state.tokens.copy_(expected[best])
         state.seconds.copy_(state.costs[best])
-    rows = (expected - _price(tables, state) * state.costs).argmax().to(torch.int32) + 1
-    return rows, (rows + 1).clamp_max(block)
+    rows = best_length(expected, state.costs, _price(tables, state))
+    return rows, rows if tables.prices is None else (rows + 1).clamp_max(len(expected))
 
 
 def correct(
@@ -133,8 +162,8 @@ def correct(
 ) -> Tensor:
     """Keep the extra row iff S_(n*) > kappa lambda dT, with dT from the experts that it would add.
 
-    dT = seconds a row + seconds an expert [d0 + (layers - 1) (g + s (d0 - g))]: d0 experts are new
-    at the first router, g is their mean over earlier rounds of as many rows (d0 in the first).
+    Their mean is that over earlier rounds of as many rows; in the first it is their own number.
+    Without prices the rows stand as they are.
 
     expert_ids [N, k]  int32 or int64   at the first router; stale from row `shown` on
     rows       []      int32            n*, as chosen
@@ -142,14 +171,12 @@ def correct(
     returns    []      int32            rows to read on: n* or n* + 1
     """
     n = int(rows)
-    if int(shown) <= n:
-        return rows.clone()
+    if tables.prices is None or int(shown) <= n:
+        return rows
     new = (~torch.isin(expert_ids[n], expert_ids[:n])).sum()
     seen, added = state.seen[n], state.added[n]
     mean = torch.where(seen > 0, added / seen, new.to(state.tokens.dtype))
-    per_row, per_expert, layers, correlation = tables.prices
-    others = mean + correlation * (new - mean)
-    extra = per_row + per_expert * (new + (layers - 1) * others)
+    extra = extra_seconds(new, mean, tables.prices)
     keeps = state.survival[n - 1] > _price(tables, state) * extra
     seen.add_(1)
     added.add_(new)

@@ -104,8 +104,3 @@ def drop_rows(ids: Tensor, rows: Tensor) -> Tensor:
     """ids [N, k] with -1 in every row from `rows` [] on: what is dropped fetches no expert."""
     kept = torch.arange(ids.shape[0], device=ids.device) < rows
     return torch.where(kept[:, None], ids, -1)
-
-
-def new_experts(ids: Tensor, row: int) -> int:
-    """d0: how many experts of `row` no earlier row chose. ids [N, k] int64, no -1 up to `row`."""
-    return int((~torch.isin(ids[row], ids[:row])).sum())
