@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import FinishReason, Reading
+from hybridspec.engine.graph import Mailbox
 from hybridspec.engine.loop import Entry, Tally, decode, read_slot, start
 from hybridspec.engine.round import Proposer, Rounds
 from hybridspec.kernels.reference.norm import rms_norm
@@ -79,14 +80,14 @@ def drafted(rounds: Rounds) -> Entry:
     """Take a drafted round, and read what it left in the ring."""
     rounds.drafted_round()
     ledger = rounds.request.ledger
-    return read_slot(ledger, int(ledger.rounds) - 1, is_drafted=True)
+    return read_slot(Mailbox(ledger), int(ledger.rounds) - 1, is_drafted=True)
 
 
 def plain(rounds: Rounds) -> Entry:
     """The same of a plain round."""
     rounds.plain_round()
     ledger = rounds.request.ledger
-    return read_slot(ledger, int(ledger.rounds) - 1, is_drafted=False)
+    return read_slot(Mailbox(ledger), int(ledger.rounds) - 1, is_drafted=False)
 
 
 class Walk:

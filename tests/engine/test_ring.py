@@ -10,6 +10,7 @@ import torch
 
 from hybridspec import kernels
 from hybridspec.core.options import MAX_ROWS
+from hybridspec.engine.graph import Mailbox
 from hybridspec.engine.loop import Feed, Tally, decode, read_slot
 from hybridspec.engine.round import SLOTS, Request
 from hybridspec.kernels.reference.accept import ROUND
@@ -59,7 +60,7 @@ def test_the_ring_holds_what_was_emitted_and_read(target, walk):
     ledger, place = rounds.request.ledger, 1
     for number, right in enumerate(RIGHT[: 2 * SLOTS]):
         rounds.drafted_round()
-        entry = read_slot(ledger, number, is_drafted=True)
+        entry = read_slot(Mailbox(ledger), number, is_drafted=True)
         assert (len(entry.tokens), entry.rows) == (min(right, 5) + 1, 6)
         assert list(entry.tokens) == walk.ids[place : place + len(entry.tokens)]
         assert not entry.is_done
@@ -75,7 +76,7 @@ def test_a_slot_that_was_written_again_is_not_taken_for_the_round_before(target,
     for _ in range(SLOTS + 1):
         rounds.drafted_round()
     with pytest.raises(AssertionError, match="before it is written again"):
-        read_slot(rounds.request.ledger, 0, is_drafted=True)
+        read_slot(Mailbox(rounds.request.ledger), 0, is_drafted=True)
 
 
 def test_there_is_one_length(target, walk):

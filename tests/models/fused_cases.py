@@ -112,4 +112,6 @@ def read(target: Target | FusedTarget, tokens: list[int], rows: int, state: Targ
 
 
 def commit(state: TargetState, rows: int) -> None:
-    state.commit(torch.tensor(rows, dtype=torch.int32, device=state.length.device))
+    count = torch.tensor(rows, dtype=torch.int32, device=state.length.device)
+    state.commit(count)
+    state.length.add_(count)

@@ -33,7 +33,7 @@ def test_launches_draft_what_the_reference_does(device, dtype, kind, tmp_path):
         taps = torch.randn(16, fused.fc.shape[1], generator=gen).to(dtype)
         taps[count:] = float("nan")
         reference.take(taps[:count].float(), plain)
-        fused.take(taps.to(device), torch.tensor(count, dtype=torch.int32, device=device), state)
+        fused.take(taps.to(device), state, torch.tensor(count, dtype=torch.int32, device=device))
         if number == 1:
             continue
         want = reference.propose(torch.tensor(65), plain)

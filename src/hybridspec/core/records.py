@@ -41,10 +41,6 @@ class Routed:
     """[N, k] int64: experts of each row, best first; -1 in rows that were not read"""
     expert_weights: Tensor
     """[N, k] float32: shares of those experts"""
-    rows: Tensor
-    """[] int32: rows that were read"""
-    most_rows: int
-    """rows that there could have been"""
     tapped: dict[int, Tensor] = field(default_factory=dict[int, "Tensor"])
     """[N, D] outputs of the tapped layers before that one, by number"""
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.engine.round import Rounds
 from hybridspec.kernels.reference.accept import Ledger
-from hybridspec.models.fused_draft import FusedDrafter
 
 
 @dataclass(slots=True)
@@ -105,6 +104,6 @@ class CapturedRounds(Rounds):
         self._waiting += 1
 
     def _inject_taps(self) -> None:
-        assert isinstance(self.drafter, FusedDrafter)
+        assert self.drafter is not None
         assert self.request.draft is not None
         self.drafter.inject(self.request.draft)

@@ -12,12 +12,12 @@ from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import DeviceName, EngineOptions, Mode, PolicyName, SamplingParams
 from hybridspec.core.records import Chunk, Completion
+from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loading import load_pair
 from hybridspec.engine.loop import Tally, decode, start
 from hybridspec.engine.measure import measure
 from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
-from hybridspec.models.operations import of_mode
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
@@ -59,11 +59,11 @@ class LLM:
                 f"give policy hybrid or leave {name} out."
             )
         found = devices.pick(device)
-        if found.type == "cuda":
-            log.warning("On cuda the reference operations run, in fp32: kernels are yet to come.")
         pair = load_pair(
             model, draft_model, needs_drafter=policy != "plain", mode=mode, device=found
         )
+        if found.type == "cuda":
+            pair = pair.fused(mode)
         tables = Tables(
             pair=pair,
             mode=mode,
@@ -98,8 +98,7 @@ class LLM:
             mode=self.options.mode if mode is None else mode,
             device=self.options.device,
         )
-        target = replace(self.pair.target, operations=of_mode(options.mode))
-        pair = replace(self.pair, target=target)
+        pair = replace(self.pair, target=self.pair.target.using(options.mode))
         other = object.__new__(LLM)
         other._acceptance = self._acceptance
         other._set_up(options, replace(self._tables, pair=pair, mode=options.mode))
@@ -146,7 +145,8 @@ class LLM:
 
     def _chunks(self, rounds: Rounds) -> Iterator[Chunk]:
         text, tally = self.pair.tokenizer.stream(), Tally()
-        for emission in decode(rounds, tally):
+        ahead = 1 if self.device.type == "cuda" else 0
+        for emission in decode(rounds, tally, ahead=ahead):
             accepted = emission.drafts_accepted
             drafted = text.push(emission.token_ids[:accepted])
             own = text.push(emission.token_ids[accepted:])
@@ -196,7 +196,8 @@ class LLM:
             budget=min(params.max_new_tokens, positions - len(prompt_ids) + 1),
         )
         fixed = Fixed(self._rows(), device=self.device)
-        rounds = Rounds(target=target, drafter=drafter, policy=fixed, request=request)
+        kind = CapturedRounds if self.device.type == "cuda" else Rounds
+        rounds = kind(target=target, drafter=drafter, policy=fixed, request=request)
         if self.options.policy == "hybrid":
             assert self._acceptance is not None
             self._latency = self._latency or self._measure(rounds)

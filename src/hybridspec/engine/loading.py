@@ -2,14 +2,16 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """From names to a loaded pair: directories, configurations, weights, tokenizer; and do they fit."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from hybridspec.core.errors import CheckpointError, OptionError
 from hybridspec.core.jsonfile import is_there
-from hybridspec.core.options import Mode
 from hybridspec.engine.tokenizer import Tokenizer, first_difference, open_backend
 from hybridspec.models import embedded
 from hybridspec.models.dflash import Drafter, load_drafter
@@ -20,14 +22,19 @@ from hybridspec.models.target import Target
 from hybridspec.models.target_layout import load_target
 from hybridspec.models.weights import require_directory
 
+if TYPE_CHECKING:
+    from hybridspec.core.options import Mode
+    from hybridspec.models.fused import FusedTarget
+    from hybridspec.models.fused_draft import FusedDrafter
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A target with its tokenizer and, unless decoding is plain, its drafter."""
 
-    target: Target
+    target: Target | FusedTarget
     tokenizer: Tokenizer
-    drafter: Drafter | None
+    drafter: Drafter | FusedDrafter | None
     draft_directory: Path | None
     names: dict[str, str]
     """fingerprints by role: what measured tables belong to"""
@@ -36,6 +43,23 @@ class Pair:
     def block_size(self) -> int:
         """Rows of the drafter's block, anchor included; 1 without a drafter."""
         return self.drafter.config.block_size if self.drafter else 1
+
+    def fused(self, mode: Mode) -> Pair:
+        """The same pair in launches of kernels/, in bfloat16. Raises OptionError without Triton."""
+        try:
+            from hybridspec.models.fused import FusedTarget
+            from hybridspec.models.fused_draft import FusedDrafter
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                f"device cuda needs Triton, and module {error.name} is missing: "
+                "install triton or give --device cpu."
+            ) from None
+        assert isinstance(self.target, Target)
+        target = FusedTarget.of(self.target, mode=mode, dtype=torch.bfloat16)
+        drafter = self.drafter
+        if isinstance(drafter, Drafter):
+            drafter = FusedDrafter.of(drafter, embedding=target.embedding, head=target.head)
+        return replace(self, target=target, drafter=drafter)
 
 
 def load_pair(

@@ -15,10 +15,10 @@ from typing import cast
 import torch
 
 from hybridspec.core.records import FinishReason, Stats
-from hybridspec.engine.round import SLOTS, Proposer, Request, Rounds
-from hybridspec.kernels.reference.accept import ACCEPTED, DONE, ROUND, ROWS, Ledger
-from hybridspec.models.state import TargetState
-from hybridspec.models.target import PREFILL_ROWS, Target
+from hybridspec.engine.graph import Mailbox
+from hybridspec.engine.round import SLOTS, Proposer, Reader, Request, Rounds
+from hybridspec.kernels.reference.accept import ACCEPTED, DONE, ROUND, ROWS
+from hybridspec.models.target import PREFILL_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +81,14 @@ class Tally:
 def start(
     prompt_ids: list[int],
     *,
-    target: Target,
+    target: Reader,
     drafter: Proposer | None,
     stop_ids: tuple[int, ...],
     budget: int,
 ) -> Request:
     """Read the prompt. The anchor is then the first emitted token, paid for from the budget."""
     device = target.head.device
-    state = TargetState.empty(target.config, len(prompt_ids) + budget, device)
+    state = target.empty_state(len(prompt_ids) + budget)
     draft = drafter.empty_state(len(prompt_ids) + budget) if drafter else None
     prompt = torch.tensor(prompt_ids, dtype=torch.int64, device=device)
     reading = None
@@ -112,6 +112,7 @@ class Feed:
     """
 
     rounds: Rounds
+    mailbox: Mailbox
     ahead: int = 0
     """rounds that are enqueued behind the one that is drained, less than SLOTS"""
     context: int
@@ -130,6 +131,7 @@ class Feed:
         ledger = rounds.request.ledger
         return cls(
             rounds=rounds,
+            mailbox=Mailbox(ledger),
             ahead=ahead,
             context=int(ledger.length),
             left=int(ledger.budget),
@@ -140,9 +142,7 @@ class Feed:
         """The next round's entry. Not to be called after one that is done."""
         while len(self._drafted) <= self.ahead:
             self._enqueue()
-        entry = read_slot(
-            self.rounds.request.ledger, self.drained, is_drafted=self._drafted.popleft()
-        )
+        entry = read_slot(self.mailbox, self.drained, is_drafted=self._drafted.popleft())
         self.drained += 1
         self._tell(entry)
         return entry
@@ -156,6 +156,7 @@ class Feed:
             rounds.drafted_round()
         else:
             rounds.plain_round()
+        self.mailbox.post(self.drained + len(self._drafted))
         self._drafted.append(is_drafted)
 
     def _tell(self, entry: Entry) -> None:
@@ -169,9 +170,9 @@ class Feed:
         self.left -= tokens
 
 
-def read_slot(ledger: Ledger, number: int, *, is_drafted: bool) -> Entry:
+def read_slot(mailbox: Mailbox, number: int, *, is_drafted: bool) -> Entry:
     """The entry of round `number`. Waits for the device."""
-    slot = cast("list[int]", ledger.ring[number % len(ledger.ring)].tolist())
+    slot = mailbox.read(number)
     assert slot[ROUND] == number, "a slot is drained before it is written again"
     return Entry(
         tokens=tuple(slot[: slot[ACCEPTED] + 1]),

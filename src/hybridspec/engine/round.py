@@ -8,35 +8,62 @@ the ledger's ring.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hybridspec import kernels
-from hybridspec.core.records import Block, Reading
+from hybridspec.core.records import Block, Reading, Routed
 from hybridspec.kernels.reference.accept import Ledger
-from hybridspec.models.dflash import DraftState
 from hybridspec.models.state import TargetState
-from hybridspec.models.target import Target
 from hybridspec.policy.policy import Policy
 
 SLOTS = 8
 """rounds that may be enqueued before the first of them is drained"""
 
 
+class Reader(Protocol):
+    """What a round needs of a target: models.target.Target, or models.fused.FusedTarget."""
+
+    @property
+    def head(self) -> Tensor:
+        """[V, D]: where it is, all else is."""
+        ...
+
+    def empty_state(self, positions: int) -> TargetState:
+        """A state that has read nothing."""
+        ...
+
+    def read_prompt(self, tokens: Tensor, state: TargetState) -> Reading:
+        """Read tokens that are certain; the state moves past them."""
+        ...
+
+    def read_to_router(self, tokens: Tensor, rows: Tensor, state: TargetState) -> Routed:
+        """Read the first `rows` tokens of a block up to the first router."""
+        ...
+
+    def read_on(self, routed: Routed, rows: Tensor, state: TargetState) -> Reading:
+        """Read the first `rows` of them to the end."""
+        ...
+
+
 class Proposer(Protocol):
     """What a round needs of a drafter."""
 
-    def empty_state(self, positions: int) -> DraftState:
+    def empty_state(self, positions: int) -> Any:
         """A state that knows no context."""
         ...
 
-    def take(self, taps: Tensor, state: DraftState, rows: Tensor | None = None) -> None:
+    def take(self, taps: Tensor, state: Any, rows: Tensor | None = None) -> None:
         """Keep the first `rows` tap rows, those of newly committed positions; None: all."""
         ...
 
-    def propose(self, anchor: Tensor, state: DraftState) -> Block:
+    def inject(self, state: Any) -> None:
+        """Turn the tap rows that were kept into context."""
+        ...
+
+    def propose(self, anchor: Tensor, state: Any) -> Block:
         """The anchor and the guesses after it."""
         ...
 
@@ -46,7 +73,7 @@ class Request:
     """What one request carries from round to round."""
 
     target: TargetState
-    draft: DraftState | None
+    draft: Any
     stop_ids: Tensor
     """[K] int64"""
     ledger: Ledger
@@ -61,7 +88,7 @@ class Request:
     def opened(
         cls,
         target: TargetState,
-        draft: DraftState | None,
+        draft: Any,
         *,
         anchor: Tensor,
         stop_ids: tuple[int, ...],
@@ -82,7 +109,7 @@ class Request:
 class Rounds:
     """The rounds of one request."""
 
-    target: Target
+    target: Reader
     drafter: Proposer | None
     policy: Policy
     request: Request

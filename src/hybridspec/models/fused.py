@@ -39,7 +39,16 @@ class FusedState(TargetState):
         """As the reference; all layers in one launch."""
         move = gdn.commit if self.mode == "exact" else gdn.commit_block
         move(self.conv, self.recurrent, self.records, rows)
-        self.length.add_(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedRouted(Routed):
+    """Rows that stand before the first router's experts, in the target's buffers."""
+
+    rows: Tensor
+    """[] int32: rows that were read"""
+    most_rows: int
+    """rows that there could have been"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +177,12 @@ class FusedTarget:
             rows = torch.tensor(len(block), dtype=torch.int32, device=tokens.device)
             reading = self.read_on(self.read_to_router(block, rows, state), rows, state)
             state.commit(rows)
+            state.length.add_(rows)
             taps.append(reading.taps[: len(block)].clone())
             last, gaps = reading.tokens[len(block) - 1 :][:1], reading.gaps[len(block) - 1 :][:1]
         return Reading(tokens=last, gaps=gaps, taps=torch.cat(taps))
 
-    def read_to_router(self, tokens: Tensor, rows: Tensor, state: TargetState) -> Routed:
+    def read_to_router(self, tokens: Tensor, rows: Tensor, state: TargetState) -> FusedRouted:
         """Read the first `rows` tokens of a block up to the first router; no expert runs.
 
         tokens [B] int64; rows [] int32, 1..B
@@ -186,7 +196,7 @@ class FusedTarget:
             self._feed(number, walk)
         self._mix(first, walk)
         self._route(first, moe, walk)
-        return Routed(
+        return FusedRouted(
             residual=own.stream.residual,
             normed=own.stream.scaled,
             expert_ids=own.routings[first].ids,
@@ -200,6 +210,7 @@ class FusedTarget:
 
         rows [] int32, 1..rows that were routed
         """
+        assert isinstance(routed, FusedRouted)
         own, (first, moe) = self.buffers, self.first_moe
         walk = Walk(state=state, rows=rows, most_rows=routed.most_rows)
         if rows is not routed.rows:

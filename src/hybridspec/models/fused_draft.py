@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import Block
-from hybridspec.kernels import attention, head, product, stream, taps
+from hybridspec.kernels import attention, head, product, stream
 from hybridspec.kernels.reference.attention import PAGE
 from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.taps import keep_taps, pass_taps
 from hybridspec.models.dflash import Drafter, DraftLayer
 from hybridspec.models.draft_config import SLIDING, DraftConfig
 
@@ -115,9 +117,19 @@ class FusedDrafter:
             keys=keys, values=keys.clone(), injected=count(), ring=ring, waiting=count()
         )
 
-    def take(self, rows: Tensor, committed: Tensor, state: FusedDraftState) -> None:
-        """Keep the first `committed` [] int32 tap rows of [MAX_ROWS, taps D]."""
-        taps.keep_taps(rows, committed, state.ring, state.waiting)
+    def take(self, taps: Tensor, state: FusedDraftState, rows: Tensor | None = None) -> None:
+        """Keep the first `rows` [] int32 tap rows of [MAX_ROWS, taps D].
+
+        None: all of [N, taps D], those of a prompt; they are injected at once.
+        """
+        if rows is not None:
+            keep_taps(taps, rows, state.ring, state.waiting)
+            return
+        for block in taps.split(MAX_ROWS):
+            padded = F.pad(block, (0, 0, 0, MAX_ROWS - len(block)))
+            count = torch.tensor(len(block), dtype=torch.int32, device=taps.device)
+            keep_taps(padded, count, state.ring, state.waiting)
+            self.inject(state)
 
     def inject(self, state: FusedDraftState) -> None:
         """Turn the waiting tap rows, up to MAX_ROWS, into context of every layer."""
@@ -137,7 +149,7 @@ class FusedDrafter:
             state.injected,
             state.waiting,
         )
-        taps.pass_taps(state.waiting, state.injected)
+        pass_taps(state.waiting, state.injected)
 
     def propose(self, anchor: Tensor, state: FusedDraftState) -> Block:
         """The anchor [] int64, which stands at position `injected`, and the guesses after it."""

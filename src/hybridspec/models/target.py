@@ -12,12 +12,13 @@ Formulas: modeling_qwen3_5_moe.py and modeling_qwen3_next.py of Transformers 5.1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hybridspec.core.options import Mode
 from hybridspec.core.records import Reading, Routed
 from hybridspec.kernels.reference import gdn
 from hybridspec.kernels.reference.activation import sigmoid, silu
@@ -28,7 +29,7 @@ from hybridspec.kernels.reference.head import read_head
 from hybridspec.kernels.reference.norm import gated_rms_norm, rms_norm
 from hybridspec.kernels.reference.rotary import rotate
 from hybridspec.kernels.reference.router import drop_rows, route, route_by_probability
-from hybridspec.models.operations import Operations
+from hybridspec.models.operations import Operations, of_mode
 from hybridspec.models.state import TargetState
 from hybridspec.models.target_config import TargetConfig
 
@@ -126,6 +127,14 @@ class Target:
         numbered = enumerate(self.layers)
         return next((i, layer.mlp) for i, layer in numbered if isinstance(layer.mlp, Moe))
 
+    def using(self, mode: Mode) -> "Target":
+        """The same weights in another mode."""
+        return replace(self, operations=of_mode(mode))
+
+    def empty_state(self, positions: int) -> TargetState:
+        """A state that has read nothing, with room for `positions` and one block beyond."""
+        return TargetState.empty(self.config, positions, self.head.device)
+
     def read_prompt(self, tokens: Tensor, state: TargetState) -> Reading:
         """Read up to PREFILL_ROWS tokens that are certain; the state moves past them.
 
@@ -155,8 +164,6 @@ class Target:
             normed=normed,
             expert_ids=ids,
             expert_weights=weights,
-            rows=rows,
-            most_rows=len(tokens),
             tapped=walk.tapped,
         )
 
