@@ -10,14 +10,17 @@ row chose are not in the list: their programs exit. The shared expert leads the 
 Weights of all experts are moved once: 6.3 MB an expert of Qwen3.6-35B-A3B, 1.6 us at 4.0 TB/s.
 """
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.launch import check_tensor, overlaps, precision
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.stream import (
@@ -56,9 +59,11 @@ def gate_up_kernel(
         is_there = i_slot < tl.load(count)
     if is_there:
         if TILES == 0:
-            at = row[:, None] * TOP + tl.arange(0, TOP)[None, :]
-            is_mine = tl.load(ids + at) == expert
-            share = tl.sum(tl.where(is_mine, tl.load(weights + at), 0.0), 1)
+            PLACES: tl.constexpr = triton.next_power_of_2(TOP)
+            best = tl.arange(0, PLACES)[None, :]
+            is_mine = tl.load(ids + row[:, None] * TOP + best, mask=best < TOP, other=-1) == expert
+            share = tl.load(weights + row[:, None] * TOP + best, mask=is_mine, other=0.0)
+            share = tl.sum(share, 1)
             share = tl.where(i_slot == 0, tl.load(shared + row), share)
             norm = tl.load(scale + row)
         else:
@@ -127,11 +132,13 @@ def experts_onto(
     most_rows: int = 16,
 ) -> None:
     """Contract of the reference; most_rows: rows that a launch must have programs for."""
-    D, WIDTH = check_stream(stream), down.shape[-1]
-    E, top = len(routing.chosen) - 1, routing.ids.shape[1]
+    D, WIDTH = check_stream(stream, rows), down.shape[-1]
+    E, top = check_routing(routing)
     dtype = stream.scaled.dtype
     check_tensor("gate_up", gate_up, (E + 1, 2 * WIDTH, D), dtype)
     check_tensor("down", down, (E + 1, D, WIDTH), dtype)
+    if WIDTH < 16 or WIDTH & (WIDTH - 1):
+        raise ShapeError(f"experts are {WIDTH} wide; the kernels take powers of two from 16 on.")
     slots = 1 + min(E, most_rows * top)
     hidden = torch.empty(slots, 16, WIDTH, dtype=dtype, device=rows.device)
     overlapping = overlaps(rows.device)
@@ -141,7 +148,7 @@ def experts_onto(
     gate_up_kernel[WIDTH // 8, slots](
         stream.scaled, routing.scale, gate_up, rows, routing.ids, routing.weights, routing.shared,
         routing.chosen, routing.count, hidden, 0.0,
-        D=D, WIDTH=WIDTH, TOP=top, TILES=0, BLOCK_K=min(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
+        D=D, WIDTH=WIDTH, TOP=top, TILES=0, BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
         num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
@@ -149,3 +156,20 @@ def experts_onto(
         hidden, down, rows, routing.chosen, routing.count, **stream_tensors(stream, norm, taps),
         D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
     )  # fmt: skip
+
+
+def check_routing(routing: Routing) -> tuple[int, int]:
+    """How many experts there are, and how many a row chooses. Raises ShapeError."""
+    E, top = len(routing.chosen) - 1, routing.ids.shape[1]
+    check_tensor("ids", routing.ids, (MAX_ROWS, top), torch.int32)
+    check_tensor("weights", routing.weights, (MAX_ROWS, top), torch.float32)
+    check_tensor("shared", routing.shared, (MAX_ROWS,), torch.float32)
+    check_tensor("scale", routing.scale, (MAX_ROWS,), torch.float32)
+    check_tensor("chosen", routing.chosen, (E + 1,), torch.int32)
+    check_tensor("count", routing.count, (), torch.int32)
+    if E < 32 or E & (E - 1) or E > 1024 or top > 32:
+        raise ShapeError(
+            f"routing is to {top} of {E} experts; the kernels take up to 32 of a power of two from "
+            "32 to 1024."
+        )
+    return E, top

@@ -13,8 +13,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from hybridspec.kernels.experts import check_routing
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.launch import check_tensor, overlaps, precision
 from hybridspec.kernels.product import along, load_weights, multiply_eight, warps_for
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
@@ -48,7 +49,7 @@ def route_kernel(
     SUMS_TO_ONE: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """weight [E + 1, D]: the router, then the shared expert's gate. 32 divides E."""
+    """weight [E + 1, D]: the router, then the shared expert's gate."""
     COUNT: tl.constexpr = D // WARPS // 32
     i_n = tl.program_id(0)
     inner = along(D, WARPS)
@@ -77,7 +78,7 @@ def route_kernel(
     if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.debug_barrier()
         tl.store(arrived, 0)
-        tl.store(scale + tl.arange(0, 16), b_scale)
+        tl.store(scale + tl.arange(0, 16), b_scale, mask=tl.arange(0, 16) < n)
         words = tl.zeros([32], tl.int32)
         for start in range(0, n, 8):
             of_eight = start + tl.arange(0, 8)
@@ -160,7 +161,8 @@ def _list_kernel(ids, rows, chosen, count, E: tl.constexpr, TOP: tl.constexpr):
 
 def list_experts(routing: Routing, rows: Tensor) -> None:
     """Contract of the reference. It begins when the launch ahead has ended."""
-    E, top = len(routing.chosen) - 1, routing.ids.shape[1]
+    check_tensor("rows", rows, (), torch.int32)
+    E, top = check_routing(routing)
     _list_kernel[(1,)](routing.ids, rows, routing.chosen, routing.count, E=E, TOP=top, num_warps=4)
 
 
@@ -174,15 +176,9 @@ def route_stream(
     sums_to_one: bool = True,
 ) -> None:
     """Contract of the reference."""
-    D, E = check_stream(stream), len(weight) - 1
+    D = check_stream(stream, rows)
+    E, top = check_routing(routing)
     check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
-    check_tensor("chosen", routing.chosen, (E + 1,), torch.int32)
-    top = routing.ids.shape[1]
-    if E % 32 or E > 1024 or top > min(32, E):
-        raise ShapeError(
-            f"weight routes to {top} of {E} experts; the kernel takes up to 32 of a multiple of 32 "
-            "experts, 1024 at most."
-        )
     logits = torch.empty(16, E + 32, dtype=torch.float32, device=weight.device)
     warps = warps_for(D, ROUTE_WARPS)
     overlapping = overlaps(weight.device)
