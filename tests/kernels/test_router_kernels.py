@@ -13,7 +13,7 @@ from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import router as reference
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import normed
-from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA, counts
+from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA, STALE, counts
 from tests.kernels.stream_cases import (
     EPS,
     NAN,
@@ -54,6 +54,7 @@ def whole_problem(device, dtype, E=E, D=D):
 
 def routed(h, norm, weight, top=TOP, **options):
     routing = stale_routing(len(weight) - 1, top, h.device)
+    routing.scale.fill_(STALE)  # that of a stale row would be NaN
     router.route_stream(
         stream_of(h, norm), weight, counts(len(h), h.device), EPS, routing, **options
     )
@@ -102,7 +103,8 @@ def test_routing_equals_float64_and_writes_no_other_row(device, dtype, E, top, D
         for name in ("weights", "shared", "scale"):
             a, b = getattr(found, name), getattr(wanted, name)
             assert distance(a[:n], b[:n]) < GDN_STATE
-            assert a[n:].isnan().all()
+            assert (a[n:].isnan() | (a[n:] == STALE)).all()
+        assert not found.scale.isnan().any()
         assert torch.equal(found.count, wanted.count)
         assert torch.equal(found.chosen, wanted.chosen)  # stale beyond the count
         assert int(found.arrived) == 0
