@@ -122,7 +122,7 @@ class Arms:
         self.graphs[name].replay()
         end.record()
         end.synchronize()
-        shared = len(self.target.buffers.routings[0].chosen) - config.num_experts
+        shared = self.target.buffers.routings[0].pieces
         counts = self.target.buffers.counts.tolist()
         return start.elapsed_time(end) / 1e3, sum(counts) - shared * sum(config.routed_layers)
 

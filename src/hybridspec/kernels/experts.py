@@ -10,14 +10,17 @@ row chose are not in the list: their programs exit. The shared expert leads the 
 Weights of all experts are moved once: 6.3 MB an expert of Qwen3.6-35B-A3B, 1.6 us at 4.0 TB/s.
 """
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.launch import check_tensor, overlaps, precision
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.stream import (
@@ -126,16 +129,17 @@ def experts_onto(
     norm: Tensor,
     taps: Tensor | None = None,
     *,
-    shared: int = 1,
     most_rows: int = 16,
 ) -> None:
     """Contract of the reference; most_rows: rows that a launch must have programs for."""
-    D, WIDTH = check_stream(stream), down.shape[-1]
-    E, top = len(routing.chosen) - shared, routing.ids.shape[1]
+    D, WIDTH = check_stream(stream, rows), down.shape[-1]
+    E, top = check_routing(routing)
     dtype = stream.scaled.dtype
-    check_tensor("gate_up", gate_up, (E + shared, 2 * WIDTH, D), dtype)
-    check_tensor("down", down, (E + shared, D, WIDTH), dtype)
-    slots = shared + min(E, most_rows * top)
+    check_tensor("gate_up", gate_up, (E + routing.pieces, 2 * WIDTH, D), dtype)
+    check_tensor("down", down, (E + routing.pieces, D, WIDTH), dtype)
+    if WIDTH < 16 or WIDTH & (WIDTH - 1):
+        raise ShapeError(f"experts are {WIDTH} wide; the kernels take powers of two from 16 on.")
+    slots = routing.pieces + min(E, most_rows * top)
     hidden = torch.empty(slots, 16, WIDTH, dtype=dtype, device=rows.device)
     overlapping = overlaps(rows.device)
     modes = {
@@ -144,9 +148,9 @@ def experts_onto(
     gate_up_kernel[WIDTH // 8, slots](
         stream.scaled, routing.scale, gate_up, rows, routing.ids, routing.weights, routing.shared,
         routing.chosen, routing.count, hidden, 0.0,
-        D=D, WIDTH=WIDTH, TOP=top, SHARED=shared, TILES=0,
+        D=D, WIDTH=WIDTH, TOP=top, SHARED=routing.pieces, TILES=0,
         RANKS=triton.next_power_of_2(top),
-        BLOCK_K=min(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
+        BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
         num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
@@ -154,3 +158,20 @@ def experts_onto(
         hidden, down, rows, routing.chosen, routing.count, **stream_tensors(stream, norm, taps),
         D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
     )  # fmt: skip
+
+
+def check_routing(routing: Routing) -> tuple[int, int]:
+    """How many experts there are, and how many a row chooses. Raises ShapeError."""
+    E, top = routing.experts, routing.ids.shape[1]
+    check_tensor("ids", routing.ids, (MAX_ROWS, top), torch.int32)
+    check_tensor("weights", routing.weights, (MAX_ROWS, top), torch.float32)
+    check_tensor("shared", routing.shared, (MAX_ROWS,), torch.float32)
+    check_tensor("scale", routing.scale, (MAX_ROWS,), torch.float32)
+    check_tensor("chosen", routing.chosen, (E + routing.pieces,), torch.int32)
+    check_tensor("count", routing.count, (), torch.int32)
+    if not 1 <= E <= 1024 or not 1 <= routing.pieces <= 32 or top > min(32, E):
+        raise ShapeError(
+            f"routing is to {top} of {E} experts, a shared one beside them of {routing.pieces} "
+            "pieces; the kernels take up to 32 of 1024, and 32 pieces."
+        )
+    return E, top

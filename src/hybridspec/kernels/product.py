@@ -13,6 +13,8 @@ and no barrier: a warp loads 8 rows of 32 numbers, 16 bytes a thread, and both o
 way before its first product, those of the first tile before the launch waits for the one ahead.
 """
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
@@ -176,13 +178,14 @@ def project_onto_kernel(
 
 def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     """Contract of the reference: one launch, the weight moved once."""
-    D = check_stream(stream)
+    D = check_stream(stream, rows)
     check_tensor("weight", weight, (len(weight), D), stream.scaled.dtype)
     return _project(stream.scaled, weight, rows, stream.squares, eps)
 
 
 def project_rows(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     """Contract of the reference."""
+    check_tensor("rows", rows, (), torch.int32)
     check_tensor("x", x, (MAX_ROWS, x.shape[1]), weight.dtype)
     check_tensor("weight", weight, (len(weight), x.shape[1]), x.dtype)
     return _project(x, weight, rows, None, 0.0)
@@ -208,7 +211,7 @@ def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, ep
 
 def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     """Contract of the reference: the experts' first launch with one dense expert."""
-    D, WIDTH = check_stream(stream), len(weight) // 2
+    D, WIDTH = check_stream(stream, rows), len(weight) // 2
     check_tensor("weight", weight, (2 * WIDTH, D), stream.scaled.dtype)
     if WIDTH % 8:
         raise ShapeError(f"weight has {2 * WIDTH} rows; the kernels take multiples of 16: pad it.")
@@ -217,7 +220,7 @@ def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> T
     gate_up_kernel[WIDTH // 8, 1](
         stream.scaled, stream.squares, weight, rows, rows, rows, rows, rows, rows, out, eps,
         D=D, WIDTH=WIDTH, TOP=1, SHARED=0, RANKS=1, TILES=len(stream.squares),
-        BLOCK_K=min(GATE_UP_DEPTH, D),
+        BLOCK_K=gcd(GATE_UP_DEPTH, D),
         STAGES=GATE_UP_STAGES, PRECISION=precision(weight.dtype), OVERLAPS=overlapping,
         launch_pdl=overlapping, num_warps=1,
     )  # fmt: skip
@@ -233,7 +236,7 @@ def project_onto(
     taps: Tensor | None = None,
 ) -> None:
     """Contract of the reference: one launch, a program for 16 columns of the stream."""
-    D, K = check_stream(stream), weight.shape[1]
+    D, K = check_stream(stream, rows), weight.shape[1]
     check_tensor("x", x, (MAX_ROWS, K), weight.dtype)
     check_tensor("weight", weight, (D, K), stream.scaled.dtype)
     warps = warps_for(K, ONTO_WARPS)

@@ -13,8 +13,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from hybridspec.kernels.experts import check_routing
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.launch import check_tensor, overlaps, precision
 from hybridspec.kernels.product import along, load_weights, multiply_eight, warps_for
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
@@ -78,7 +79,7 @@ def route_kernel(
     if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.debug_barrier()
         tl.store(arrived, 0)
-        tl.store(scale + tl.arange(0, 16), b_scale)
+        tl.store(scale + tl.arange(0, 16), b_scale, mask=tl.arange(0, 16) < n)
         words = tl.zeros([32], tl.int32)
         for start in range(0, n, 8):
             of_eight = start + tl.arange(0, 8)
@@ -169,11 +170,13 @@ def _list_kernel(
     _store_list(tl.max(picked, 0), chosen, count, E, SHARED, PADDED)
 
 
-def list_experts(routing: Routing, rows: Tensor, E: int) -> None:
+def list_experts(routing: Routing, rows: Tensor) -> None:
     """Contract of the reference. It begins when the launch ahead has ended."""
+    check_tensor("rows", rows, (), torch.int32)
+    E, top = check_routing(routing)
     _list_kernel[(1,)](
         routing.ids, rows, routing.chosen, routing.count,
-        E=E, SHARED=len(routing.chosen) - E, TOP=routing.ids.shape[1], PADDED=_padded(E),
+        E=E, SHARED=routing.pieces, TOP=top, PADDED=_padded(E),
         num_warps=4,
     )  # fmt: skip
 
@@ -188,21 +191,16 @@ def route_stream(
     sums_to_one: bool = True,
 ) -> None:
     """Contract of the reference."""
-    D, E = check_stream(stream), len(weight) - 1
+    D = check_stream(stream, rows)
+    E, top = check_routing(routing)
     check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
-    top, shared = routing.ids.shape[1], len(routing.chosen) - E
-    if not 1 <= shared <= _padded(E) or E > 1024 or top > min(32, E):
-        raise ShapeError(
-            f"weight routes to {top} of {E} experts beside {shared} of the shared one; the kernel "
-            "takes up to 32 of 1024."
-        )
     logits = torch.empty(16, E + 32, dtype=torch.float32, device=weight.device)
     warps = warps_for(D, ROUTE_WARPS)
     overlapping = overlaps(weight.device)
     route_kernel[(triton.cdiv(E + 1, 16),)](
         stream.scaled, stream.squares, weight, rows, logits, routing.arrived, routing.ids,
         routing.weights, routing.shared, routing.scale, routing.chosen, routing.count, eps,
-        D=D, E=E, SHARED=shared, TOP=top, PADDED=_padded(E), TILES=len(stream.squares),
+        D=D, E=E, SHARED=routing.pieces, TOP=top, PADDED=_padded(E), TILES=len(stream.squares),
         SUMS_TO_ONE=sums_to_one, WARPS=warps,
         PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps,

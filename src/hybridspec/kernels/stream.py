@@ -13,15 +13,16 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.launch import check_tensor, overlaps
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
 from hybridspec.kernels.reference.stream import TILE, Stream
 
 
 @triton.jit
 def read_squares(squares, TILES: tl.constexpr):
-    """Partial sums of squares of the stream's rows [TILES, 16]: loaded early, needed late."""
-    tile, row = tl.arange(0, TILES)[:, None], tl.arange(0, 16)[None, :]
-    return tl.load(squares + tile * 16 + row)
+    """Partial sums of squares of the stream's rows [tiles, 16]: loaded early, needed late."""
+    PADDED: tl.constexpr = triton.next_power_of_2(TILES)
+    tile, row = tl.arange(0, PADDED)[:, None], tl.arange(0, 16)[None, :]
+    return tl.load(squares + tile * 16 + row, mask=tile < TILES, other=0.0)
 
 
 @triton.jit
@@ -77,7 +78,7 @@ def _enter_kernel(
 
 def enter(tokens: Tensor, rows: Tensor, embedding: Tensor, norm: Tensor, stream: Stream) -> None:
     """Contract of the reference: one launch, a program for 16 columns."""
-    D = check_stream(stream)
+    D = check_stream(stream, rows)
     check_tensor("embedding", embedding, (len(embedding), D), stream.scaled.dtype)
     check_tensor("tokens", tokens, (MAX_ROWS,), torch.int64)
     overlapping = overlaps(rows.device)
@@ -87,9 +88,12 @@ def enter(tokens: Tensor, rows: Tensor, embedding: Tensor, norm: Tensor, stream:
     )  # fmt: skip
 
 
-def check_stream(stream: Stream) -> int:
+def check_stream(stream: Stream, rows: Tensor) -> int:
     """Its width. Raises ShapeError."""
     D = stream.residual.shape[1]
+    if D % TILE:
+        raise ShapeError(f"residual is {D} wide; the kernels take multiples of {TILE}.")
+    check_tensor("rows", rows, (), torch.int32)
     check_tensor("residual", stream.residual, (MAX_ROWS, D), torch.float32)
     check_tensor("scaled", stream.scaled, (MAX_ROWS, D), stream.scaled.dtype)
     check_tensor("squares", stream.squares, (D // TILE, MAX_ROWS), torch.float32)

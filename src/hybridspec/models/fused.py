@@ -214,7 +214,7 @@ class FusedTarget:
         own, (first, moe) = self.buffers, self.first_moe
         walk = Walk(state=state, rows=rows, most_rows=routed.most_rows)
         if rows is not routed.rows:
-            router.list_experts(own.routings[first], rows, self.config.num_experts)
+            router.list_experts(own.routings[first], rows)
         self._run_experts(first, moe, walk)
         for number in range(first + 1, len(self.layers)):
             self._mix(number, walk)
@@ -296,7 +296,6 @@ class FusedTarget:
             walk.rows,
             following,
             taps,
-            shared=len(moe.gate_up) - self.config.num_experts,
             most_rows=walk.most_rows,
         )
 
@@ -357,7 +356,7 @@ def empty_buffers(
     D = config.hidden_size
     counts = torch.zeros(len(config.layer_types), dtype=torch.int32, device=device)
     routing = Routing.empty(
-        config.num_experts, config.num_experts_per_tok, shared_pieces(config), device
+        config.num_experts, config.num_experts_per_tok, device, shared_pieces(config)
     )
     return Buffers(
         tokens=torch.zeros(MAX_ROWS, dtype=torch.int64, device=device),

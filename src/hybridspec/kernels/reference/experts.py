@@ -71,17 +71,15 @@ def experts_onto(
     rows: Tensor,
     norm: Tensor,
     taps: Tensor | None = None,
-    *,
-    shared: int = 1,
 ) -> None:
     """Add the chosen experts' and the shared one's outputs to the stream.
 
-    gate_up [E + shared, 2I, D]  float, gate rows first; behind E the shared expert, in pieces of I
-    down    [E + shared, D, I]   float
+    gate_up [E + pieces, 2I, D]  float, gate rows first; behind E the shared expert, in pieces of I
+    down    [E + pieces, D, I]   float
     norm    [D]              float: weight of the norm that reads the stream next
     taps    [MAX_ROWS, D]    float, a column block of a wider tensor: the stream's new rows go there
     """
-    n, E = int(rows), len(gate_up) - shared
+    n, E = int(rows), routing.experts
     h = stream.residual[:n].clone()
     x = stream.scaled[:n].to(h.dtype) * routing.scale[:n, None]
     for expert in routing.chosen[: int(routing.count)].tolist():

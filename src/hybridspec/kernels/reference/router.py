@@ -29,16 +29,22 @@ class Routing:
     scale: Tensor
     """[MAX_ROWS] float32: what makes the stream's scaled rows its norm"""
     chosen: Tensor
-    """[E + shared] int32: the shared expert, of index E, then all that any row chose, rising. One
-    that is wider than the others counts as several: E, E + 1, ..."""
+    """[E + pieces] int32: the shared expert, of index E, then all that any row chose, rising"""
     count: Tensor
     """[] int32: how many those are"""
     arrived: Tensor
     """[] int32: 0 between launches"""
+    pieces: int = 1
+    """as how many experts the shared one counts, E, E + 1, ...: it may be wider than the others"""
+
+    @property
+    def experts(self) -> int:
+        """E, without the shared one."""
+        return len(self.chosen) - self.pieces
 
     @classmethod
-    def empty(cls, E: int, k: int, shared: int, device: torch.device | str) -> "Routing":
-        """For E experts of which a row chooses k, and a shared one as wide as `shared` of them."""
+    def empty(cls, E: int, k: int, device: torch.device | str, pieces: int = 1) -> "Routing":
+        """For E experts of which a row chooses k, and a shared one as wide as `pieces` of them."""
 
         def zeros(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
@@ -48,9 +54,10 @@ class Routing:
             weights=zeros(MAX_ROWS, k, dtype=torch.float32),
             shared=zeros(MAX_ROWS, dtype=torch.float32),
             scale=zeros(MAX_ROWS, dtype=torch.float32),
-            chosen=zeros(E + shared),
+            chosen=zeros(E + pieces),
             count=zeros(),
             arrived=zeros(),
+            pieces=pieces,
         )
 
 
@@ -71,13 +78,13 @@ def route_stream(
     routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), weights
     routing.shared[:n] = sigmoid(logits[:, E])
     routing.scale[:n] = torch.rsqrt(stream.squares[:, :n].sum(0) / x.shape[1] + eps)
-    list_experts(routing, rows, E)
+    list_experts(routing, rows)
 
 
-def list_experts(routing: Routing, rows: Tensor, E: int) -> None:
-    """Make the list of experts that the first `rows` rows chose of E."""
+def list_experts(routing: Routing, rows: Tensor) -> None:
+    """Make the list of experts that the first `rows` rows chose."""
     distinct = routing.ids[: int(rows)].unique()  # sorted
-    shared = torch.arange(E, len(routing.chosen), device=distinct.device)
+    shared = torch.arange(routing.experts, len(routing.chosen), device=distinct.device)
     listed = torch.cat((shared, distinct))
     routing.chosen[: len(listed)] = listed.to(torch.int32)
     routing.count.fill_(len(listed))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Compile the kernels of a pass for sm_90, no GPU needed: products, router, experts, the stream.
+
+    python benchmarks/pass_compile.py
+
+Every launch of Qwen3.6-35B-A3B in bf16, by the recorder of gdn_compile.py. Writes
+results/pass_compile.json. TRITON_INTERPRET must not be set.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import triton
+from torch import Tensor
+
+from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels import experts, product, router, stream
+from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.stream import Stream
+
+RESULT = Path(__file__).parent / "results" / "pass_compile.json"
+D, V, E, TOP, WIDTH, EPS = 2048, 248320, 256, 8, 512, 1e-6
+PROJECTED = (12352, 9216, 5120)
+"""rows of the weights of GDN, attention and the drafter's attention"""
+ONTO = (4096, 6144)
+"""inner dimensions of the weights of both attentions and GDN, and of the drafter's MLP"""
+GATED = 6144
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """One kernel of one launch."""
+
+    kernel: str
+    launch: str
+    warps: int
+    registers: int
+    spilled_bytes: int
+    """a thread's stack and local memory"""
+    shared_bytes: int
+    wide_loads: int
+    """loads from memory into registers, 16 bytes a thread"""
+    products: int
+    """tensor-core instructions of one warp"""
+    copies: int
+    """asynchronous copies into shared memory"""
+    matrix_loads: int
+    """of operands from shared memory"""
+
+
+def bf16(*size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.bfloat16, device="meta")
+
+
+def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], object]]]:
+    """What is launched, in which module and by which kernels."""
+    rows = torch.empty((), dtype=torch.int32, device="meta")
+    tokens = torch.empty(MAX_ROWS, dtype=torch.int64, device="meta")
+    held, norm = Stream.empty(D, dtype=torch.bfloat16, device="meta"), bf16(D)
+    taps = bf16(MAX_ROWS, 5 * D)[:, :D]
+    routing = Routing.empty(E, TOP, "meta")
+    embedding = bf16(V, D)
+    yield "", stream, ("_enter_kernel",), lambda: stream.enter(tokens, rows, embedding, norm, held)
+    for M in PROJECTED:
+        for name, run in {
+            f"{M}x{D}": lambda M=M: product.project(held, bf16(M, D), rows, EPS),
+            f"{M}x{D}, rows": lambda M=M: product.project_rows(bf16(16, D), bf16(M, D), rows),
+        }.items():
+            yield name, product, ("project_kernel",), run
+    for K in ONTO:
+        for name, tapped in {f"{D}x{K}": None, f"{D}x{K}, tapped": taps}.items():
+            yield (
+                name,
+                product,
+                ("project_onto_kernel",),
+                lambda K=K, tapped=tapped: product.project_onto(
+                    bf16(MAX_ROWS, K), bf16(D, K), rows, held, norm, tapped
+                ),
+            )
+    yield (
+        f"{2 * GATED}x{D}, gated",
+        product,
+        ("gate_up_kernel",),
+        lambda: product.project_gated(held, bf16(2 * GATED, D), rows, EPS),
+    )
+    for is_one in (True, False):
+        yield (
+            "shares sum to one" if is_one else "shares of all",
+            router,
+            ("route_kernel",),
+            lambda is_one=is_one: router.route_stream(
+                held, bf16(E + 1, D), rows, EPS, routing, sums_to_one=is_one
+            ),
+        )
+    yield "", router, ("_list_kernel",), lambda: router.list_experts(routing, rows)
+    weights = bf16(E + 1, 2 * WIDTH, D), bf16(E + 1, D, WIDTH)
+    yield (
+        f"{WIDTH} of {D}",
+        experts,
+        ("gate_up_kernel", "down_kernel"),
+        lambda: experts.experts_onto(held, routing, *weights, rows, norm),
+    )
+
+
+def compiled() -> Iterator[Compiled]:
+    """Every kernel as it is launched."""
+    for name, module, kernels, run in runs():
+        for kernel, launch in recorded(run, module, kernels):
+            binary, options = compile_launch(kernel, launch)
+            registers, spilled = resources(binary.asm["cubin"])
+            ptx = binary.asm["ptx"]
+            yield Compiled(
+                kernel=kernel.__name__.strip("_").removesuffix("_kernel"),
+                launch=name,
+                warps=options["num_warps"],
+                registers=registers,
+                spilled_bytes=spilled,
+                shared_bytes=binary.metadata.shared,
+                wide_loads=len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)),
+                products=len(re.findall(r"\bmma\.sync", ptx)),
+                copies=len(re.findall(r"cp\.async\.c", ptx)),
+                matrix_loads=ptx.count("ldmatrix"),
+            )
+
+
+def main() -> int:
+    """0 if every kernel fits without spills."""
+    found = []
+    for one in compiled():
+        print(asdict(one), flush=True)
+        found.append(one)
+    result = {
+        "benchmark": "pass_compile",
+        "target": "sm_90",
+        "dtype": "bfloat16",
+        "hidden": D,
+        "experts": E,
+        "chosen": TOP,
+        "rows": MAX_ROWS,
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+        "kernels": [asdict(one) for one in found],
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return int(any(one.spilled_bytes or one.shared_bytes > SHARED_LIMIT for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

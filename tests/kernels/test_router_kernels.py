@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels import router
+from hybridspec.kernels.launch import ShapeError
+from hybridspec.kernels.reference import router as reference
+from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.stream import normed
+from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA, STALE, counts
+from tests.kernels.stream_cases import (
+    EPS,
+    NAN,
+    check_that_rows_stand_alone,
+    doubled,
+    few_counts,
+    numbers,
+    stale_routing,
+    stream_of,
+    unwritten,  # noqa: F401
+)
+from tests.tolerances import GDN_STATE, ROUTER_GAP, distance
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
+    pytest.mark.usefixtures("unwritten"),
+]
+
+D, E, TOP = 128, 64, 4
+
+
+def problem(device, dtype, E=E, D=D, seed=0):
+    """Rows of the stream, the norm that reads it, and a router with its shared gate."""
+    h = numbers(device, torch.float32, MAX_ROWS, D, seed=seed)
+    weight = numbers(device, dtype, E + 1, D, seed=seed + 2, scale=2 * D**-0.5)
+    return h, numbers(device, dtype, D, seed=seed + 1, scale=0.2) + 1, weight
+
+
+def whole_problem(device, dtype, E=E, D=D):
+    """Small whole numbers, and norms of 1: logits before the norm are exact, and often equal."""
+    gen = torch.Generator().manual_seed(0)
+    h = torch.randint(-1, 2, (MAX_ROWS, D), generator=gen).float()
+    weight = torch.randint(-1, 2, (E + 1, D), generator=gen).to(dtype)
+    h[2] = 0  # all logits are equal
+    return h.to(device), torch.ones(D, dtype=dtype, device=device), weight.to(device)
+
+
+def routed(h, norm, weight, top=TOP, **options):
+    routing = stale_routing(len(weight) - 1, top, h.device)
+    routing.scale.fill_(STALE)  # that of a stale row would be NaN
+    router.route_stream(
+        stream_of(h, norm), weight, counts(len(h), h.device), EPS, routing, **options
+    )
+    return routing
+
+
+def judged(h, norm, weight, top=TOP, **options):
+    """The same in float64; no two logits that matter are so near that float32 may swap them."""
+    stream = doubled(stream_of(h, norm))
+    routing = doubled(stale_routing(len(weight) - 1, top, h.device))
+    rows = counts(len(h), h.device)
+    reference.route_stream(stream, weight.double(), rows, EPS, routing, **options)
+    logits = normed(stream, rows, EPS) @ weight[:-1].double().T
+    best = logits.sort(descending=True).values[:, : top + 1]
+    assert (best.diff().abs() > ROUTER_GAP).all()
+    return routing
+
+
+FIELDS = ("ids", "weights", "shared", "scale", "chosen", "count", "arrived")
+BY_ROW = ("ids", "weights", "shared", "scale")
+
+
+def by_row(routing):
+    return [getattr(routing, name) for name in BY_ROW]
+
+
+def check_list(routing, n):
+    """Led by the shared expert, then rising and distinct: what the first n rows chose, no more."""
+    E, count = len(routing.chosen) - 1, int(routing.count)
+    wanted = sorted(set(routing.ids[:n].flatten().tolist()))
+    assert routing.chosen[:count].tolist() == [E, *wanted]
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize("sums_to_one", [True, False])
+@pytest.mark.parametrize(
+    ("E", "top", "D"),
+    [(32, 1, 128), (32, 32, 64), (64, 2, 256), (128, 3, 96), (256, 8, 128), (512, 10, 64)],
+)
+def test_routing_equals_float64_and_writes_no_other_row(device, dtype, E, top, D, sums_to_one):
+    h, norm, weight = problem(device, dtype, E, D)
+    for n in few_counts(device):
+        found = routed(h[:n], norm, weight, top, sums_to_one=sums_to_one)
+        wanted = judged(h[:n], norm, weight, top, sums_to_one=sums_to_one)
+        assert torch.equal(found.ids, wanted.ids)
+        for name in ("weights", "shared", "scale"):
+            a, b = getattr(found, name), getattr(wanted, name)
+            assert distance(a[:n], b[:n]) < GDN_STATE
+            assert (a[n:].isnan() | (a[n:] == STALE)).all()
+        assert not found.scale.isnan().any()
+        assert torch.equal(found.count, wanted.count)
+        assert torch.equal(found.chosen, wanted.chosen)  # stale beyond the count
+        assert int(found.arrived) == 0
+        check_list(found, n)
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize(("E", "top"), [(32, 8), (256, 8), (64, 32)])
+def test_of_equal_logits_the_lower_index_wins_at_every_number_of_rows(device, dtype, E, top):
+    h, norm, weight = whole_problem(device, dtype, E)
+    logits = (h.double() @ weight[:-1].double().T).long().tolist()
+    wanted = [sorted(range(E), key=lambda i: (-row[i], i))[:top] for row in logits]
+    assert any(len(set(row)) < E for row in logits)
+    for n in range(1, MAX_ROWS + 1) if E == 32 else few_counts(device):
+        found = routed(h[:n], norm, weight, top)
+        assert found.ids[:n].tolist() == wanted[:n]
+        check_list(found, n)
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize("sums_to_one", [True, False])
+def test_a_row_of_equal_logits_goes_to_the_first_experts_in_equal_shares(
+    device, dtype, sums_to_one
+):
+    h, norm, weight = whole_problem(device, dtype)
+    found = routed(h, norm, weight, sums_to_one=sums_to_one)
+    assert found.ids[2].tolist() == list(range(TOP))
+    assert (found.weights[2] == found.weights[2, 0]).all()
+    assert float(found.weights[2, 0]) == pytest.approx(1 / (TOP if sums_to_one else E), rel=1e-6)
+    assert float(found.shared[2]) == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_zeros_of_either_sign_are_equal(device, dtype):
+    """Logits so small that they are 0 or -0 after the norm."""
+    h, norm, weight = problem(device, dtype)
+    norm, weight = torch.full_like(norm, 1e-30), torch.zeros_like(weight)
+    h[:, 0], h[:, 1:] = 1e15, 1e18  # scaled: 1e-15, norm: 1e-18 of it
+    weight[: E // 2 : 2, 0], weight[1 : E // 2 : 2, 0] = -1e-15, 1e-15
+    for n in (1, 8, 9, MAX_ROWS):
+        found = routed(h[:n], norm, weight)
+        assert found.ids[:n].tolist() == [list(range(TOP))] * n
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_a_row_is_the_same_bits_alone_and_anywhere_in_a_pass(device, dtype):
+    for sums_to_one in (True, False):
+        h, norm, weight = problem(device, dtype)
+        check_that_rows_stand_alone(
+            lambda order: by_row(routed(h[order], norm, weight, sums_to_one=sums_to_one)),  # noqa: B023
+            device,
+        )
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_the_list_does_not_depend_on_the_order_of_rows(device, dtype):
+    h, norm, weight = problem(device, dtype)
+    for n in (2, 9, MAX_ROWS):
+        wanted = routed(h[:n], norm, weight)
+        for order in (list(reversed(range(n))), [*range(n // 2, n), *range(n // 2)]):
+            found = routed(h[order], norm, weight)
+            assert torch.equal(found.chosen, wanted.chosen)
+            assert torch.equal(found.count, wanted.count)
+
+
+def of_ids(ids, E):
+    routing = stale_routing(E, ids.shape[1], ids.device)
+    routing.ids[: len(ids)] = ids
+    return routing
+
+
+def some_ids(E, top, device, seed=0):
+    """Of each row distinct, as a router finds them."""
+    gen = torch.Generator().manual_seed(seed)
+    return torch.rand(MAX_ROWS, E, generator=gen).argsort(1)[:, :top].to(torch.int32).to(device)
+
+
+@pytest.mark.parametrize("device", [pytest.param(*x.values[:1], marks=x.marks) for x in EVERYWHERE])
+@pytest.mark.parametrize(("E", "top"), [(32, 1), (32, 32), (64, 2), (256, 8), (512, 10), (1024, 4)])
+def test_the_list_is_what_the_rows_that_are_left_chose(device, E, top):
+    ids = some_ids(E, top, device)
+    ids[0, 0], ids[1, 0] = 0, E - 1
+    routing = of_ids(ids, E)
+    for n in (MAX_ROWS, 9, 8, 2, 1, 5):  # fewer, as rows are dropped
+        routing.chosen.fill_(-7)
+        router.list_experts(routing, counts(n, ids.device))
+        check_list(routing, n)
+        assert (routing.chosen[int(routing.count) :] == -7).all()
+        assert torch.equal(routing.ids, ids)
+    before = routing.chosen.clone()
+    routing = of_ids(ids[:5].flip(0), E)
+    router.list_experts(routing, counts(5, ids.device))
+    assert torch.equal(routing.chosen[: int(routing.count)], before[: int(routing.count)])
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_routing_fewer_rows_and_dropping_rows_give_the_same_list(device, dtype):
+    h, norm, weight = problem(device, dtype)
+    dropped = routed(h, norm, weight)
+    for n in (12, 3, 1):
+        router.list_experts(dropped, counts(n, h.device))
+        fewer = routed(h[:n], norm, weight)
+        count = int(fewer.count)
+        assert int(dropped.count) == count
+        assert torch.equal(dropped.chosen[:count], fewer.chosen[:count])
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_row_of_nan_names_experts_and_leaves_the_others_alone(device, dtype, sign):
+    h, norm, weight = problem(device, dtype)
+    others = [i for i in range(MAX_ROWS) if i not in (3, 9)]
+    wanted = routed(h, norm, weight)
+    h[3] = torch.copysign(torch.tensor(NAN), torch.tensor(sign))
+    h[9, 0] = sign * torch.inf
+    found = routed(h, norm, weight)
+    assert ((found.ids >= 0) & (found.ids < E)).all()
+    assert all(len(set(row)) == TOP for row in found.ids.tolist())
+    check_list(found, MAX_ROWS)
+    for a, b in zip(by_row(found), by_row(wanted), strict=True):
+        assert torch.equal(a[others], b[others])
+    weight[5] = NAN  # one logit of every row
+    found = routed(h, norm, weight)
+    assert ((found.ids >= 0) & (found.ids < E)).all()
+    check_list(found, MAX_ROWS)
+
+
+@pytest.mark.parametrize(("device", "dtype"), ON_CUDA)
+def test_fifty_repeats_are_the_same_bits(device, dtype):
+    h, norm, weight = problem(device, dtype, 256)
+    wanted = routed(h, norm, weight, 8)
+    for _ in range(50):
+        found = routed(h, norm, weight, 8)
+        for name in FIELDS:
+            assert torch.equal(getattr(found, name), getattr(wanted, name))
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_what_does_not_fit_is_refused_by_name(device, dtype):
+    h, norm, weight = problem(device, dtype)
+    stream, rows = stream_of(h, norm), counts(1, device)
+    routing = Routing.empty(E, TOP, device)
+    for name, arguments in {
+        "weight": (stream, weight[:-1], rows, EPS, routing),
+        "rows": (stream, weight, rows.long(), EPS, routing),
+        "squares": (replace(stream, squares=stream.squares[:2]), weight, rows, EPS, routing),
+        "ids": (stream, weight, rows, EPS, replace(routing, ids=routing.ids.long())),
+        "shared": (stream, weight, rows, EPS, replace(routing, shared=routing.shared[:8])),
+    }.items():
+        with pytest.raises(ShapeError, match=name):
+            router.route_stream(*arguments)
+    for name, wrong in {
+        "33 of 64": Routing.empty(64, 33, device),
+        "33 pieces": Routing.empty(E, TOP, device, 33),
+        "4 of 2048": Routing.empty(2048, TOP, device),
+        "weights": replace(routing, weights=routing.weights[:, :2]),
+        "scale": replace(routing, scale=routing.scale.double()),
+        "count": replace(routing, count=routing.count.long()),
+    }.items():
+        with pytest.raises(ShapeError, match=name):
+            router.list_experts(wrong, rows)
+    with pytest.raises(ShapeError, match="rows"):
+        router.list_experts(routing, rows.long())
