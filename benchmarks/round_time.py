@@ -21,6 +21,7 @@ import torch
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.random_weights import random_drafter, random_target, shape_directory
 from hybridspec.core.options import MAX_ROWS, Mode
+from hybridspec.engine.graph import recorded
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fused import FusedState, FusedTarget
 from hybridspec.models.fused_draft import FusedDrafter
@@ -35,15 +36,8 @@ BF16 = 2
 
 def captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """`run` as a graph, after one call outside it that compiles."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
+    run()
+    return recorded(run)
 
 
 def fixed_bytes(config: TargetConfig, context: int) -> int:

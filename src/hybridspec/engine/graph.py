@@ -6,6 +6,7 @@ On a CPU everything in here is a plain call. On CUDA a run is made twice before 
 first call compiles its kernels, the second records them.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -35,11 +36,23 @@ class Captured:
             self.run()
             self._is_compiled = True
         else:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self.run()
-            self._graph = graph
-            graph.replay()
+            self._graph = recorded(self.run)
+            self._graph.replay()
+
+
+def recorded(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """`run` as a graph; it has run before, so that nothing is compiled now."""
+    graph = torch.cuda.CUDAGraph()
+    gc.collect()  # an older graph that is freed while this one is recorded would spoil it
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph):
+            run()
+    finally:
+        if was_enabled:
+            gc.enable()
+    return graph
 
 
 class Mailbox:
