@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The same engine code on a CUDA device, where the reference operations run so far."""
+"""The same engine code on a CUDA device: captured graphs of Triton kernels."""
 
 import pytest
 import torch
