@@ -89,7 +89,7 @@ class Arms:
         self.reset()
 
     def reset(self) -> None:
-        """The context as it was."""
+        """The length as it was; recurrent states go on from whatever was committed."""
         self.state.length.fill_(self.context)
         self.draft_state.injected.fill_(self.context)
 
@@ -118,6 +118,9 @@ class Arms:
         end.synchronize()
         shared = self.target.buffers.routings[0].pieces
         counts = self.target.buffers.counts.tolist()
+        read = self.target.buffers.stream.residual[:rows]
+        if not bool(read.isfinite().all() and self.state.recurrent.isfinite().all()):
+            raise RuntimeError(f"{name} of {rows} rows left numbers that are not finite")
         return start.elapsed_time(end) / 1e3, sum(counts) - shared * sum(config.routed_layers)
 
 
@@ -183,7 +186,11 @@ def main() -> int:
         "context": arguments.context,
         "bandwidth": BANDWIDTH,
         "modes": modes,
-        **observe(device, f"python benchmarks/round_time.py --shape {arguments.shape}").to_json(),
+        **observe(
+            device,
+            f"python benchmarks/round_time.py --shape {arguments.shape} "
+            f"--context {arguments.context} --repeats {arguments.repeats}",
+        ).to_json(),
     }
     arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0

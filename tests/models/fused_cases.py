@@ -2,12 +2,11 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """A target and a drafter in sizes that the kernels take, and the same two in launches."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hybridspec.core.options import Mode
 from hybridspec.core.records import Reading
@@ -73,8 +72,8 @@ class Twins:
 def twins(directory: Path, device: str, dtype: torch.dtype, mode: Mode, layers: str) -> Twins:
     """Every layer is tapped."""
     reference = load_tapped(write_target(directory, **TARGET, **LAYERS[layers]), mode=mode)
-    fused = FusedTarget.of(reference, mode=mode, dtype=dtype)
-    return Twins(reference, moved(fused, device))
+    fused = FusedTarget.of(reference, mode=mode, dtype=dtype, device=torch.device(device))
+    return Twins(reference, fused)
 
 
 def drafters(
@@ -85,22 +84,8 @@ def drafters(
     shape = TARGET | LAYERS["experts everywhere"]
     target = load(write_target(directory / "target", **shape), taps=(0, 2))
     drafter = load_draft(write_drafter(directory / "drafter", **(DRAFTER | changes)), target)
-    fused = FusedDrafter.of(
-        drafter, embedding=target.embedding.to(dtype), head=target.head.to(dtype)
-    )
-    return drafter, moved(fused, device)
-
-
-def moved(thing: Any, device: str) -> Any:
-    """Every tensor of nested dataclasses and tuples on a device."""
-    if isinstance(thing, Tensor):
-        return thing.to(device)
-    if isinstance(thing, tuple):
-        return tuple(moved(one, device) for one in thing)
-    if hasattr(thing, "__dataclass_fields__") and not isinstance(thing, type):
-        names = [name for name in thing.__dataclass_fields__ if name != "config"]
-        return replace(thing, **{name: moved(getattr(thing, name), device) for name in names})
-    return thing
+    embedding, head = (x.to(device, dtype) for x in (target.embedding, target.head))
+    return drafter, FusedDrafter.of(drafter, embedding=embedding, head=head)
 
 
 def read(target: Target | FusedTarget, tokens: list[int], rows: int, state: TargetState) -> Reading:

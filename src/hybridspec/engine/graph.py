@@ -28,6 +28,12 @@ class Captured:
     _graph: torch.cuda.CUDAGraph | None = None
     _is_compiled: bool = False
 
+    def prepare(self) -> None:
+        """Compile and record it now, on CUDA; runs it twice."""
+        if self.device.type == "cuda":
+            self()
+            self()
+
     def __call__(self) -> None:
         """Enqueue it."""
         if self._graph is not None:

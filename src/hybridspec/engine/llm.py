@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
+import torch
+
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import DeviceName, EngineOptions, Mode, PolicyName, SamplingParams
@@ -59,11 +61,10 @@ class LLM:
                 f"give policy hybrid or leave {name} out."
             )
         found = devices.pick(device)
-        pair = load_pair(
-            model, draft_model, needs_drafter=policy != "plain", mode=mode, device=found
-        )
+        cpu = torch.device("cpu")  # a checkpoint is read here in float32, whatever decodes it
+        pair = load_pair(model, draft_model, needs_drafter=policy != "plain", mode=mode, device=cpu)
         if found.type == "cuda":
-            pair = pair.fused(mode)
+            pair = pair.fused(mode, found)
         tables = Tables(
             pair=pair,
             mode=mode,

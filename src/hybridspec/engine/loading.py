@@ -44,8 +44,11 @@ class Pair:
         """Rows of the drafter's block, anchor included; 1 without a drafter."""
         return self.drafter.config.block_size if self.drafter else 1
 
-    def fused(self, mode: Mode) -> Pair:
-        """The same pair in launches of kernels/, in bfloat16. Raises OptionError without Triton."""
+    def fused(self, mode: Mode, device: torch.device) -> Pair:
+        """The same pair in launches of kernels/, in bfloat16 on a device.
+
+        Raises OptionError without Triton.
+        """
         try:
             from hybridspec.models.fused import FusedTarget
             from hybridspec.models.fused_draft import FusedDrafter
@@ -55,7 +58,7 @@ class Pair:
                 "install triton or give --device cpu."
             ) from None
         assert isinstance(self.target, Target)
-        target = FusedTarget.of(self.target, mode=mode, dtype=torch.bfloat16)
+        target = FusedTarget.of(self.target, mode=mode, dtype=torch.bfloat16, device=device)
         drafter = self.drafter
         if isinstance(drafter, Drafter):
             drafter = FusedDrafter.of(drafter, embedding=target.embedding, head=target.head)

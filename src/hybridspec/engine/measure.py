@@ -27,9 +27,8 @@ def measure(rounds: Rounds, block_size: int) -> Latency:
     ledger, count = rounds.request.ledger, rounds.request.one.clone()
     plain_step = Captured(lambda: _plain(rounds), count.device)
     drafted_round = Captured(lambda: _drafted(rounds, count), count.device)
-    if count.device.type == "cuda":  # compiled, then recorded
-        for run in (plain_step, drafted_round) * 2:
-            run()
+    plain_step.prepare()
+    drafted_round.prepare()
     for repeat in range(REPEATS + 1):
         for rows, own in enumerate(samples):
             count.fill_(rows)

@@ -163,7 +163,7 @@ def choose(
         shown, BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS,
         EXTRA=int(tables.prices is not None), **_modes(length),
     )  # fmt: skip
-    return rows, shown
+    return rows, rows if tables.prices is None else shown  # one tensor: nothing was dropped
 
 
 def correct(

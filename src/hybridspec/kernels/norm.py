@@ -48,7 +48,10 @@ def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
     heads = y.shape[-2]
     z = z.reshape(-1, heads, V) if z.is_contiguous() else z
     if V & (V - 1) or not y.is_contiguous() or z.dim() != 3 or z.stride()[1:] != (V, 1):
-        raise ShapeError(f"y and z must be contiguous and a power of two wide, not {V}.")
+        raise ShapeError(
+            f"y must be contiguous and a power of two wide, z's heads as well, not {V} with "
+            f"strides {y.stride()} and {z.stride()}."
+        )
     out = torch.empty_like(y)
     overlapping = overlaps(y.device)
     _gated_norm_kernel[(y.numel() // V,)](

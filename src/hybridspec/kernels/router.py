@@ -16,18 +16,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from hybridspec.kernels.experts import check_routing
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import check_tensor, overlaps, precision
-from hybridspec.kernels.product import along, load_weights, multiply_eight, warps_for
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.stream import check_stream, read_squares, row_scale
+from hybridspec.kernels.tiles import along, load_weights, multiply_eight, warps_for
 
 ROUTE_WARPS = 8
 
 
 @triton.jit
 def _sortable(z):
-    """An int32 that orders as z does; both zeros are one."""
-    bits = (z + 0.0).to(tl.int32, bitcast=True)
+    """An int32 that orders as z does; both zeros are one, and what is no number comes last."""
+    bits = tl.where(z == z, z + 0.0, -float("inf")).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 

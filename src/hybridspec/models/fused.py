@@ -25,7 +25,7 @@ from hybridspec.kernels.reference.gdn import GdnRecords, GdnWeights
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.models.state import TargetState
-from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Mlp, Moe, Target
+from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Moe, Target
 from hybridspec.models.target_config import TargetConfig
 
 
@@ -136,19 +136,24 @@ class FusedTarget:
     buffers: Buffers
 
     @classmethod
-    def of(cls, target: Target, *, mode: Mode, dtype: torch.dtype) -> "FusedTarget":
-        """The same weights in `dtype`, packed for the kernels; norms stay in float32."""
-        config, device = target.config, target.head.device
+    def of(
+        cls, target: Target, *, mode: Mode, dtype: torch.dtype, device: torch.device
+    ) -> "FusedTarget":
+        """The same weights on a device in `dtype`, packed for the kernels, a layer at a time.
+
+        Norms of whole rows stay in float32.
+        """
+        config, to = target.config, Destination(device, dtype)
         width = config.moe_intermediate_size
         return cls(
             config=config,
             mode=mode,
             taps=target.taps,
-            embedding=target.embedding.to(dtype),
-            layers=tuple(_fuse(layer, width, dtype) for layer in target.layers),
-            norm=target.norm,
-            head=target.head.to(dtype),
-            rotary=target.rotary,
+            embedding=to(target.embedding),
+            layers=tuple(_fuse(layer, width, to) for layer in target.layers),
+            norm=target.norm.to(device),
+            head=to(target.head),
+            rotary=target.rotary.to(device),
             buffers=empty_buffers(config, len(target.taps), dtype, device),
         )
 
@@ -208,7 +213,8 @@ class FusedTarget:
     def read_on(self, routed: Routed, rows: Tensor, state: TargetState) -> Reading:
         """Read the first `rows` of the routed rows to the end; the others fetch no expert.
 
-        rows [] int32, 1..rows that were routed
+        rows [] int32, 1..rows that were routed; the tensor that was routed by, where all are kept:
+        any other makes the list of experts anew
         """
         assert isinstance(routed, FusedRouted)
         own, (first, moe) = self.buffers, self.first_moe
@@ -378,53 +384,63 @@ def shared_pieces(config: TargetConfig) -> int:
     return wide // width
 
 
-def _fuse(layer: Layer, width: int, dtype: torch.dtype) -> FusedLayer:
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where weights go."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """Copied there, contiguous."""
+        return weight.to(self.device, self.dtype).contiguous()
+
+
+def _fuse(layer: Layer, width: int, to: Destination) -> FusedLayer:
     return FusedLayer(
-        input_norm=layer.input_norm,
-        mixer=_fuse_mixer(layer.mixer, dtype),
-        post_norm=layer.post_norm,
-        mlp=_fuse_moe(layer.mlp, width, dtype)
+        input_norm=layer.input_norm.to(to.device),
+        mixer=_fuse_mixer(layer.mixer, to),
+        post_norm=layer.post_norm.to(to.device),
+        mlp=_fuse_moe(layer.mlp, width, to)
         if isinstance(layer.mlp, Moe)
-        else _fuse_mlp(layer.mlp, dtype),
+        else FusedMlp(
+            gate_up=to(torch.cat((layer.mlp.gate, layer.mlp.up))), down=to(layer.mlp.down)
+        ),
     )
 
 
-def _fuse_mixer(mixer: GdnMixer | AttentionMixer, dtype: torch.dtype) -> FusedGdn | FusedAttention:
+def _fuse_mixer(mixer: GdnMixer | AttentionMixer, to: Destination) -> FusedGdn | FusedAttention:
     if isinstance(mixer, AttentionMixer):
         return FusedAttention(
             index=mixer.index,
-            in_proj=_padded(mixer.in_proj).to(dtype),
-            q_norm=mixer.q_norm.to(dtype),
-            k_norm=mixer.k_norm.to(dtype),
-            out_proj=mixer.out_proj.to(dtype),
+            in_proj=to(_padded(mixer.in_proj)),
+            q_norm=to(mixer.q_norm),
+            k_norm=to(mixer.k_norm),
+            out_proj=to(mixer.out_proj),
         )
     return FusedGdn(
         index=mixer.index,
-        in_proj=_padded(mixer.in_proj).to(dtype),
+        in_proj=to(_padded(mixer.in_proj)),
         weights=GdnWeights(
-            conv=mixer.weights.conv.to(dtype).contiguous(),
-            decay_rate=mixer.weights.decay_rate,
-            dt_bias=mixer.weights.dt_bias,
+            conv=to(mixer.weights.conv),
+            decay_rate=mixer.weights.decay_rate.to(to.device),
+            dt_bias=mixer.weights.dt_bias.to(to.device),
         ),
-        norm=mixer.norm,
-        out_proj=mixer.out_proj.to(dtype),
+        norm=mixer.norm.to(to.device),
+        out_proj=to(mixer.out_proj),
     )
 
 
-def _fuse_moe(moe: Moe, width: int, dtype: torch.dtype) -> FusedMoe:
+def _fuse_moe(moe: Moe, width: int, to: Destination) -> FusedMoe:
     D, S = moe.shared_down.shape
     gate, up, own = moe.shared_in.split((S, S, 1))
     pieces = torch.stack((gate.view(-1, width, D), up.view(-1, width, D)), dim=1)
     down = moe.shared_down.view(D, -1, width).transpose(0, 1)
     return FusedMoe(
-        router=torch.cat((moe.router, own)).to(dtype),
-        gate_up=torch.cat((moe.gate_up, pieces.view(-1, 2 * width, D))).to(dtype),
-        down=torch.cat((moe.down.transpose(0, 1), down)).to(dtype).contiguous(),
+        router=to(torch.cat((moe.router, own))),
+        gate_up=to(torch.cat((moe.gate_up, pieces.view(-1, 2 * width, D)))),
+        down=to(torch.cat((moe.down.transpose(0, 1), down))),
     )
-
-
-def _fuse_mlp(mlp: Mlp, dtype: torch.dtype) -> FusedMlp:
-    return FusedMlp(gate_up=torch.cat((mlp.gate, mlp.up)).to(dtype), down=mlp.down.to(dtype))
 
 
 def _padded(weight: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.taps import keep_taps, pass_taps
 from hybridspec.models.dflash import Drafter, DraftLayer
 from hybridspec.models.draft_config import SLIDING, DraftConfig
+from hybridspec.models.fused import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +81,18 @@ class FusedDrafter:
     def of(cls, drafter: Drafter, *, embedding: Tensor, head: Tensor) -> "FusedDrafter":
         """The same weights beside a fused target's embedding and head, in their dtype."""
         config, dtype, device = drafter.config, head.dtype, head.device
+        to = Destination(device, dtype)
         return cls(
             config=config,
-            fc=drafter.fc.to(dtype),
-            hidden_norm=drafter.hidden_norm,
-            context=torch.cat([layer.kv_proj for layer in drafter.layers]).to(dtype),
-            k_norms=torch.stack([layer.k_norm for layer in drafter.layers]).to(dtype),
-            layers=tuple(_fuse(layer, dtype) for layer in drafter.layers),
-            norm=drafter.norm,
+            fc=to(drafter.fc),
+            hidden_norm=drafter.hidden_norm.to(device),
+            context=to(torch.cat([layer.kv_proj for layer in drafter.layers])),
+            k_norms=to(torch.stack([layer.k_norm for layer in drafter.layers])),
+            layers=tuple(_fuse(layer, to) for layer in drafter.layers),
+            norm=drafter.norm.to(device),
             embedding=embedding,
             head=head,
-            rotary=drafter.rotary,
+            rotary=drafter.rotary.to(device),
             tokens=torch.full((MAX_ROWS,), config.mask_token_id, device=device),
             rows=torch.tensor(config.block_size, dtype=torch.int32, device=device),
             stream=Stream.empty(config.hidden_size, dtype=dtype, device=device),
@@ -193,14 +195,14 @@ class FusedDrafter:
         product.project_onto(inner, layer.down, rows, own, following)
 
 
-def _fuse(layer: DraftLayer, dtype: torch.dtype) -> FusedDraftLayer:
+def _fuse(layer: DraftLayer, to: Destination) -> FusedDraftLayer:
     return FusedDraftLayer(
-        input_norm=layer.input_norm,
-        in_proj=torch.cat((layer.q_proj, layer.kv_proj)).to(dtype),
-        q_norm=layer.q_norm.to(dtype),
-        k_norm=layer.k_norm.to(dtype),
-        o_proj=layer.o_proj.to(dtype),
-        post_norm=layer.post_norm,
-        gate_up=torch.cat((layer.gate, layer.up)).to(dtype),
-        down=layer.down.to(dtype),
+        input_norm=layer.input_norm.to(to.device),
+        in_proj=to(torch.cat((layer.q_proj, layer.kv_proj))),
+        q_norm=to(layer.q_norm),
+        k_norm=to(layer.k_norm),
+        o_proj=to(layer.o_proj),
+        post_norm=layer.post_norm.to(to.device),
+        gate_up=to(torch.cat((layer.gate, layer.up))),
+        down=to(layer.down),
     )
