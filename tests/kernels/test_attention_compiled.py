@@ -1,23 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The attention kernels compile for sm_90 at the shapes of published models.
-
-In a process of its own: this one interprets its kernels.
-"""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The attention kernels compile for sm_90 at the shapes of published models."""
 
 import pytest
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[2]
-SHARED_LIMIT = 227 << 10
-"""bytes that a program of sm_90 may hold"""
+from tests.kernels.compiling import SHARED_LIMIT, compiled
+
 PROGRAM = """
 import json
 from dataclasses import asdict
@@ -28,18 +18,7 @@ print(json.dumps([asdict(kernel) for shape in SHAPES for kernel in compiled(shap
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    settings = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
-    settings["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return compiled(PROGRAM, tmp_path_factory.mktemp("triton"))
 
 
 def test_every_kernel_fits_without_spills(kernels):

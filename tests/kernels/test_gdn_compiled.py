@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The GDN kernels compile for sm_90, and round the state in the order that exactness needs.
+"""The GDN kernels compile for sm_90, and round the state in the order that exactness needs."""
 
-In a process of its own: this one interprets its kernels.
-"""
-
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[2]
+from tests.kernels.compiling import compiled
+
 PROGRAM = """
 import json, sys
 from dataclasses import asdict
@@ -29,18 +22,8 @@ print(json.dumps([asdict(kernel) for K, V in widths for kernel in compiled(K, V)
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     """Every kernel at keys of 16 and values of 32, and at the published models' 128, by name."""
-    settings = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
-    settings["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return {(kernel["kernel"], kernel["K"]): kernel for kernel in json.loads(run.stdout)}
+    found = compiled(PROGRAM, tmp_path_factory.mktemp("triton"))
+    return {(kernel["kernel"], kernel["K"]): kernel for kernel in found}
 
 
 def test_every_kernel_compiles_without_spills(kernels):

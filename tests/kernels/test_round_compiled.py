@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The kernels of head, acceptance and policy compile for sm_90 at the 35B's shape.
-
-In a process of its own: this one interprets its kernels.
-"""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""The kernels of head, acceptance and policy compile for sm_90 at the 35B's shape."""
 
 import pytest
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[2]
+from tests.kernels.compiling import compiled
+
 PROGRAM = """
 import json
 from benchmarks.round_compile import as_shipped
@@ -26,18 +18,7 @@ print(json.dumps(list(as_shipped())))
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     """Every kernel with the launch that its file names."""
-    settings = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
-    settings["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return compiled(PROGRAM, tmp_path_factory.mktemp("triton"))
 
 
 def test_every_kernel_compiles_without_spills(kernels):
