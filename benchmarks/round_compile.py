@@ -26,9 +26,7 @@ from hybridspec.kernels.reference.length import LengthState, LengthTables
 
 V, D, PARTS, MASK = 248320, 2048, 16, 248077
 CANDIDATES = tuple(
-    HeadLaunch(
-        words=words, depth=depth, stages=stages, warps=warps, is_transposed=left, prefetched=2
-    )
+    HeadLaunch(words=words, depth=depth, stages=stages, warps=warps, is_transposed=left)
     for left, words, depth, stages, warps in itertools.product(
         (True, False), (64, 128), (64, 128), (3, 4), (4, 8)
     )

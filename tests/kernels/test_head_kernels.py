@@ -22,7 +22,7 @@ D, V, PARTS, EPS, MASK = 64, 150, 3, 1e-6, 140
 @pytest.fixture(autouse=True, params=[False, True], ids=["rows-left", "weight-left"])
 def launch(request, monkeypatch):
     """Tiles that fit the small sizes, with either operand on the left."""
-    small = replace(head.HEAD, words=64, depth=32, is_transposed=request.param, prefetched=1)
+    small = replace(head.HEAD, words=64, depth=32, is_transposed=request.param)
     monkeypatch.setattr(head, "HEAD", small)
 
 

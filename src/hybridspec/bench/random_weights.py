@@ -17,8 +17,6 @@ from hybridspec.kernels.reference.rotary import rotary_table
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fused import (
-    FusedAttention,
-    FusedGdn,
     FusedLayer,
     FusedMlp,
     FusedMoe,
@@ -27,6 +25,7 @@ from hybridspec.models.fused import (
     shared_pieces,
 )
 from hybridspec.models.fused_draft import FusedDrafter, FusedDraftLayer
+from hybridspec.models.target import AttentionMixer, GdnMixer
 from hybridspec.models.target_config import TargetConfig
 
 SHAPES = Path(__file__).parent / "shapes"
@@ -133,11 +132,11 @@ def random_drafter(
     )
 
 
-def _gdn(draw: Draw, config: TargetConfig, index: int) -> FusedGdn:
+def _gdn(draw: Draw, config: TargetConfig, index: int) -> GdnMixer:
     D, C, V = config.hidden_size, config.conv_width, config.linear_value_head_dim
     HV, CONV = config.linear_num_value_heads, config.linear_conv_kernel_dim
     rows = C + HV * V + 2 * HV
-    return FusedGdn(
+    return GdnMixer(
         index=index,
         in_proj=draw.matrix(rows + -rows % 16, D),
         weights=GdnWeights(
@@ -150,10 +149,10 @@ def _gdn(draw: Draw, config: TargetConfig, index: int) -> FusedGdn:
     )
 
 
-def _attention(draw: Draw, config: TargetConfig, index: int) -> FusedAttention:
+def _attention(draw: Draw, config: TargetConfig, index: int) -> AttentionMixer:
     hidden, D = config.hidden_size, config.head_dim
     H, HKV = config.num_attention_heads, config.num_key_value_heads
-    return FusedAttention(
+    return AttentionMixer(
         index=index,
         in_proj=draw.matrix(2 * (H + HKV) * D, hidden),
         q_norm=draw.norm(D, draw.dtype),

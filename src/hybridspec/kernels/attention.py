@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.launch import ShapeError, overlaps
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
 from hybridspec.kernels.paged import combine_kernel, context_kernel, split_kernel
 from hybridspec.kernels.reference.attention import PAGE
 
@@ -96,8 +96,8 @@ def write_context(
     """Contract of the reference, in one launch that moves each number once; any number of rows."""
     L, _, HKV, _, D = keys.shape
     _check_cache(keys, values, (L, keys.shape[1], HKV, PAGE, D))
-    _check(projected, "projected", (projected.shape[0], L, 2 * HKV * D), keys.dtype)
-    _check(k_norm, "k_norm", (L, D), keys.dtype)
+    check_tensor("projected", projected, (projected.shape[0], L, 2 * HKV * D), keys.dtype)
+    check_tensor("k_norm", k_norm, (L, D), keys.dtype)
     _check_counts(start=start, rows=rows)
     R = _rotary_dims(rotary, D)
     overlapping = overlaps(projected.device)
@@ -135,9 +135,9 @@ def _attend(
     N, width = projected.shape[0], ((2 if has_gate else 1) * H + 2 * HKV) * D
     if N > MAX_ROWS:
         raise ShapeError(f"projected holds {N} rows; the kernels take up to {MAX_ROWS}.")
-    _check(projected, "projected", (N, width), keys.dtype)
-    _check(q_norm, "q_norm", (D,), keys.dtype)
-    _check(k_norm, "k_norm", (D,), keys.dtype)
+    check_tensor("projected", projected, (N, width), keys.dtype)
+    check_tensor("q_norm", q_norm, (D,), keys.dtype)
+    check_tensor("k_norm", k_norm, (D,), keys.dtype)
     _check_counts(length=length, rows=rows)
     if window is not None and window < 1:
         raise ShapeError(f"window must be at least 1, got {window}.")
@@ -170,26 +170,17 @@ def _attend(
     return out
 
 
-def _check(tensor: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if tensor.shape != shape:
-        raise ShapeError(f"{name} must be {shape}, got {tuple(tensor.shape)}.")
-    if tensor.dtype != dtype or not tensor.is_contiguous():
-        raise ShapeError(
-            f"{name} must be {dtype} and contiguous, got {tensor.dtype}, strides {tensor.stride()}."
-        )
-
-
 def _check_cache(keys: Tensor, values: Tensor, shape: tuple[int, ...]) -> None:
     if shape[-1] not in WIDTHS:
         known = ", ".join(map(str, WIDTHS))
         raise ShapeError(f"keys are {shape[-1]} wide; the kernels take {known}.")
-    _check(keys, "keys", shape, keys.dtype)
-    _check(values, "values", shape, keys.dtype)
+    check_tensor("keys", keys, shape, keys.dtype)
+    check_tensor("values", values, shape, keys.dtype)
 
 
 def _check_counts(**counts: Tensor) -> None:
     for name, count in counts.items():
-        _check(count, name, (), torch.int32)
+        check_tensor(name, count, (), torch.int32)
 
 
 def _rotary_dims(rotary: Tensor, D: int) -> int:
@@ -197,5 +188,5 @@ def _rotary_dims(rotary: Tensor, D: int) -> int:
     R = 2 * rotary.shape[-1]
     if R < 2 or R & (R - 1) or R > D:
         raise ShapeError(f"rotary turns {R} of {D} dimensions; it must be a power of two of them.")
-    _check(rotary, "rotary", (rotary.shape[0], 2, R // 2), torch.float32)
+    check_tensor("rotary", rotary, (rotary.shape[0], 2, R // 2), torch.float32)
     return R

@@ -11,7 +11,7 @@ What a reader gets wrong: buffers are the target's, not the round's. What a pass
 gone with the next pass.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ from hybridspec.core.errors import OptionError
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.core.records import Reading, Routed
 from hybridspec.kernels import attention, experts, gdn, head, norm, product, router, stream
-from hybridspec.kernels.reference.attention import PAGE
-from hybridspec.kernels.reference.gdn import GdnRecords, GdnWeights
+from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.models.state import TargetState
@@ -52,29 +51,6 @@ class FusedRouted(Routed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusedGdn:
-    """A Gated DeltaNet mixer."""
-
-    index: int
-    in_proj: Tensor
-    """[C + HV V + 2 HV, D] and zeros up to a multiple of 16: queries, keys and values; z; b; a"""
-    weights: GdnWeights
-    norm: Tensor
-    out_proj: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedAttention:
-    """A gated attention mixer; tensors as AttentionMixer has them."""
-
-    index: int
-    in_proj: Tensor
-    q_norm: Tensor
-    k_norm: Tensor
-    out_proj: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FusedMoe:
     """Router, experts and the shared one."""
 
@@ -101,7 +77,8 @@ class FusedLayer:
     """One decoder layer."""
 
     input_norm: Tensor
-    mixer: FusedGdn | FusedAttention
+    mixer: GdnMixer | AttentionMixer
+    """in_proj with zeros up to a multiple of 16 rows"""
     post_norm: Tensor
     mlp: FusedMoe | FusedMlp
 
@@ -169,7 +146,10 @@ class FusedTarget:
 
     def empty_state(self, positions: int) -> FusedState:
         """A state that has read nothing, with room for `positions` and one block beyond."""
-        return empty_state(self.config, positions, self.mode, self.head.dtype, self.head.device)
+        plain = TargetState.empty(self.config, positions, self.head.device, dtype=self.head.dtype)
+        parts = {part.name: getattr(plain, part.name) for part in fields(plain)}
+        parts["recurrent"] = plain.recurrent.mT.contiguous().mT
+        return FusedState(mode=self.mode, **parts)
 
     def read_prompt(self, tokens: Tensor, state: TargetState) -> Reading:
         """Read tokens [N] int64 that are certain; the state moves past them, a block at a time.
@@ -233,7 +213,7 @@ class FusedTarget:
     def _mix(self, number: int, walk: "Walk") -> None:
         """Add the mixer's output to the stream."""
         layer = self.layers[number]
-        if isinstance(layer.mixer, FusedGdn):
+        if isinstance(layer.mixer, GdnMixer):
             x = self._gdn(layer.mixer, walk)
         else:
             x = self._attention(layer.mixer, walk)
@@ -253,7 +233,7 @@ class FusedTarget:
             following, taps = self._following(number)
             product.project_onto(x, mlp.down, walk.rows, own, following, taps)
 
-    def _gdn(self, mixer: FusedGdn, walk: "Walk") -> Tensor:
+    def _gdn(self, mixer: GdnMixer, walk: "Walk") -> Tensor:
         config, state = self.config, walk.state
         HV, V, C = config.linear_num_value_heads, config.linear_value_head_dim, config.conv_width
         y = self._project(mixer.in_proj, walk)
@@ -265,7 +245,7 @@ class FusedTarget:
         gated = norm.gated_rms_norm(seen, z.view(-1, HV, V), mixer.norm, config.rms_norm_eps)
         return gated.view(MAX_ROWS, HV * V)
 
-    def _attention(self, mixer: FusedAttention, walk: "Walk") -> Tensor:
+    def _attention(self, mixer: AttentionMixer, walk: "Walk") -> Tensor:
         y, state = self._project(mixer.in_proj, walk), walk.state
         return attention.attend_gated(
             y,
@@ -326,35 +306,6 @@ class Walk:
     """rows that launches have programs for"""
 
 
-def empty_state(
-    config: TargetConfig, positions: int, mode: Mode, dtype: torch.dtype, device: torch.device
-) -> FusedState:
-    """A state that has read nothing, with room for `positions` and one block beyond."""
-    layers, C = config.num_gdn_layers, config.conv_width
-    H, K = config.linear_num_key_heads, config.linear_key_head_dim
-    HV, V = config.linear_num_value_heads, config.linear_value_head_dim
-    pages = (positions + MAX_ROWS + PAGE - 1) // PAGE
-    cache = (config.num_attention_layers, pages, config.num_key_value_heads, PAGE, config.head_dim)
-
-    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    return FusedState(
-        mode=mode,
-        length=zeros(dtype=torch.int32),
-        keys=zeros(*cache, dtype=dtype),
-        values=zeros(*cache, dtype=dtype),
-        conv=zeros(layers, config.linear_conv_kernel_dim - 1, C, dtype=dtype),
-        recurrent=zeros(layers, HV, V, K).mT,
-        records=GdnRecords(
-            inputs=zeros(layers, MAX_ROWS, C, dtype=dtype),
-            keys=zeros(layers, MAX_ROWS, H, K),
-            updates=zeros(layers, MAX_ROWS, HV, V),
-            log_decays=zeros(layers, MAX_ROWS, HV),
-        ),
-    )
-
-
 def empty_buffers(
     config: TargetConfig, taps: int, dtype: torch.dtype, device: torch.device
 ) -> Buffers:
@@ -409,16 +360,16 @@ def _fuse(layer: Layer, width: int, to: Destination) -> FusedLayer:
     )
 
 
-def _fuse_mixer(mixer: GdnMixer | AttentionMixer, to: Destination) -> FusedGdn | FusedAttention:
+def _fuse_mixer(mixer: GdnMixer | AttentionMixer, to: Destination) -> GdnMixer | AttentionMixer:
     if isinstance(mixer, AttentionMixer):
-        return FusedAttention(
+        return AttentionMixer(
             index=mixer.index,
             in_proj=to(_padded(mixer.in_proj)),
             q_norm=to(mixer.q_norm),
             k_norm=to(mixer.k_norm),
             out_proj=to(mixer.out_proj),
         )
-    return FusedGdn(
+    return GdnMixer(
         index=mixer.index,
         in_proj=to(_padded(mixer.in_proj)),
         weights=GdnWeights(

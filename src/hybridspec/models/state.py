@@ -38,8 +38,18 @@ class TargetState:
     """of the last block that was read, all GDN layers"""
 
     @classmethod
-    def empty(cls, config: TargetConfig, positions: int, device: torch.device) -> "TargetState":
-        """A state that has read nothing, with room for `positions` and one block beyond."""
+    def empty(
+        cls,
+        config: TargetConfig,
+        positions: int,
+        device: torch.device,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> "TargetState":
+        """A state that has read nothing, with room for `positions` and one block beyond.
+
+        dtype: of keys, values and inputs of the convolution
+        """
         layers, C = config.num_gdn_layers, config.conv_width
         H, K = config.linear_num_key_heads, config.linear_key_head_dim
         HV, V = config.linear_num_value_heads, config.linear_value_head_dim
@@ -52,17 +62,17 @@ class TargetState:
             config.head_dim,
         )
 
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float32, device=device)
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
 
         return cls(
             length=torch.zeros((), dtype=torch.int32, device=device),
-            keys=zeros(*cache),
-            values=zeros(*cache),
-            conv=zeros(layers, config.linear_conv_kernel_dim - 1, C),
+            keys=zeros(*cache, dtype=dtype),
+            values=zeros(*cache, dtype=dtype),
+            conv=zeros(layers, config.linear_conv_kernel_dim - 1, C, dtype=dtype),
             recurrent=zeros(layers, HV, K, V),
             records=GdnRecords(
-                inputs=zeros(layers, MAX_ROWS, C),
+                inputs=zeros(layers, MAX_ROWS, C, dtype=dtype),
                 keys=zeros(layers, MAX_ROWS, H, K),
                 updates=zeros(layers, MAX_ROWS, HV, V),
                 log_decays=zeros(layers, MAX_ROWS, HV),
