@@ -43,6 +43,7 @@ class Compiled:
     warps: int
     registers: int
     spilled_bytes: int
+    strays: int
     """a thread's stack and local memory"""
     shared_bytes: int
     products: list[str]
@@ -100,7 +101,7 @@ def compiled(shape: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[Compil
         for kernel, launch in recorded(run):
             binary, options = gdn_compile.compile_launch(kernel, launch)
             ptx = binary.asm["ptx"]
-            registers, spilled = gdn_compile.resources(binary.asm["cubin"])
+            registers, spilled, stray = gdn_compile.resources(binary.asm["cubin"])
             yield Compiled(
                 kernel=kernel.__name__.removesuffix("_kernel"),
                 shape=shape,
@@ -108,6 +109,7 @@ def compiled(shape: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[Compil
                 warps=options["num_warps"],
                 registers=registers,
                 spilled_bytes=spilled,
+                strays=stray,
                 shared_bytes=binary.metadata.shared,
                 products=sorted(set(re.findall(r"(wgmma|\bmma)(?:\.mma_async)?\.sync", ptx))),
                 copied_bytes=sorted({int(x, 16) for x in re.findall(COPY, ptx)}),

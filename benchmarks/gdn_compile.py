@@ -43,6 +43,7 @@ POINTERS = {
     torch.int64: "*i64",
     torch.bool: "*i1",
 }
+STRAY = 16
 OPTIONS = ("num_warps", "num_stages", "launch_pdl")
 
 
@@ -58,6 +59,7 @@ class Compiled:
     warps: int
     registers: int
     spilled_bytes: int
+    strays: int
     """a thread's stack and local memory"""
     shared_bytes: int
     seconds: float
@@ -111,17 +113,43 @@ def compile_launch(
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options), options
 
 
-def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and spilled bytes of a thread."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def resources(cubin: bytes) -> tuple[int, int, int]:
+    """Registers and spilled bytes of a thread, and stray branches."""
+    text = dumped(cubin, "--dump-resource-usage")
     numbers = {
         name: int(re.findall(rf"{name}:(\d+)", text)[-1]) for name in ("REG", "STACK", "LOCAL")
     }
-    return numbers["REG"], numbers["STACK"] + numbers["LOCAL"]
+    return numbers["REG"], numbers["STACK"] + numbers["LOCAL"], strays(dumped(cubin, "-sass"))
+
+
+def dumped(cubin: bytes, what: str) -> str:
+    """What cuobjdump says of a binary."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(CUOBJDUMP), what, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def strays(sass: str) -> int:
+    """Branches that part a warp's threads without gathering them (BSSY) before they must agree.
+
+    ptxas 12.8 made such of predicated stores; products and exchanges behind them are then wrong. A
+    branch counts that skips at most STRAY instructions, none of which ends or synchronises.
+    """
+    found = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?)\s*;", sass)
+    code = [(int(address, 16), text) for address, text in found]
+    gathering, count = 0, 0
+    for place, (address, text) in enumerate(code):
+        gathering += text.startswith("BSSY")
+        gathering -= text.startswith("BSYNC")
+        branch = re.match(r"@!?P\d BRA (0x[0-9a-f]+)", text)
+        if branch is None or gathering > 0 or not any("BAR" in rest for _, rest in code[place:]):
+            continue
+        skipped = [rest for at, rest in code[place + 1 :] if at < int(branch[1], 16)]
+        if 0 < len(skipped) <= STRAY and not re.search("BAR|EXIT", " ".join(skipped)):
+            count += 1
+    return count
 
 
 def layer(K: int, V: int) -> tuple[tuple[object, ...], GdnState, GdnRecords, Tensor]:
@@ -163,7 +191,7 @@ def compiled(K: int, V: int, names: tuple[str, ...] = ()) -> Iterator[Compiled]:
             continue
         start = time.perf_counter()
         binary, options = compile_launch(kernel, launch)
-        registers, spilled = resources(binary.asm["cubin"])
+        registers, spilled, stray = resources(binary.asm["cubin"])
         yield Compiled(
             kernel=name,
             K=K,
@@ -172,6 +200,7 @@ def compiled(K: int, V: int, names: tuple[str, ...] = ()) -> Iterator[Compiled]:
             warps=options["num_warps"],
             registers=registers,
             spilled_bytes=spilled,
+            strays=stray,
             shared_bytes=binary.metadata.shared,
             seconds=round(time.perf_counter() - start, 1),
             ptx=binary.asm["ptx"],

@@ -45,6 +45,8 @@ class Compiled:
     registers: int
     spilled_bytes: int
     """a thread's stack and local memory"""
+    strays: int
+    """branches that part a warp's threads and do not gather them"""
     shared_bytes: int
     wide_loads: int
     """loads from memory into registers, 16 bytes a thread"""
@@ -115,7 +117,7 @@ def compiled() -> Iterator[Compiled]:
     for name, module, kernels, run in runs():
         for kernel, launch in recorded(run, module, kernels):
             binary, options = compile_launch(kernel, launch)
-            registers, spilled = resources(binary.asm["cubin"])
+            registers, spilled, stray = resources(binary.asm["cubin"])
             ptx = binary.asm["ptx"]
             yield Compiled(
                 kernel=kernel.__name__.strip("_").removesuffix("_kernel"),
@@ -123,6 +125,7 @@ def compiled() -> Iterator[Compiled]:
                 warps=options["num_warps"],
                 registers=registers,
                 spilled_bytes=spilled,
+                strays=stray,
                 shared_bytes=binary.metadata.shared,
                 wide_loads=len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)),
                 products=len(re.findall(r"\bmma\.sync", ptx)),

@@ -75,13 +75,14 @@ def compiled(
     """Every launch of those kernels that `run` makes."""
     for kernel, arguments in list(recorded(run, module, names)):
         binary, options = compile_launch(kernel, arguments)
-        registers, spilled = resources(binary.asm["cubin"])
+        registers, spilled, stray = resources(binary.asm["cubin"])
         yield {
             "kernel": kernel.__name__.strip("_").removesuffix("_kernel"),
             "is_draft": arguments.get("IS_DRAFT"),
             "warps": options["num_warps"],
             "registers": registers,
             "spilled_bytes": spilled,
+            "strays": stray,
             "shared_bytes": binary.metadata.shared,
             "has_warp_groups": "wgmma.mma_async" in binary.asm["ptx"],
             "copies_ahead": "cp.async" in binary.asm["ptx"],

@@ -45,7 +45,7 @@ def stream_of(h, norm):
     stream = Stream(
         residual=torch.full((MAX_ROWS, D), NAN, device=device),
         scaled=torch.full((MAX_ROWS, D), NAN, device=device, dtype=norm.dtype),
-        squares=torch.full((D // 16, MAX_ROWS), NAN, device=device),
+        squares=torch.full((MAX_ROWS, D // 16), NAN, device=device),
     )
     write(stream, h, norm)
     return stream
@@ -76,7 +76,7 @@ def doubled(parts):
 
 def by_row(stream):
     """What a pass leaves in the stream, each [MAX_ROWS, ...]."""
-    return stream.residual, stream.scaled, stream.squares.T
+    return stream.residual, stream.scaled, stream.squares
 
 
 def few_counts(device):

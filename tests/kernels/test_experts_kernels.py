@@ -50,7 +50,7 @@ def problem(device, dtype, D=D, E=E, WIDTH=WIDTH):
 def routing_of(stream, weight, n, top=TOP):
     """By formulas, rows beyond n stale; a row's routing depends on no other row."""
     x = stream.scaled.float()
-    scale = torch.rsqrt(stream.squares.sum(0) / x.shape[1] + EPS)
+    scale = torch.rsqrt(stream.squares.sum(1) / x.shape[1] + EPS)
     logits = torch.stack([weight.float() @ (row * s) for row, s in zip(x, scale, strict=True)])
     routing = stale_routing(len(weight) - 1, top, x.device)
     ids, shares = route(logits[:n, :-1], top)

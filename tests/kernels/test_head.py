@@ -91,10 +91,10 @@ def test_equal_rows_give_equal_tokens_wherever_they_stand():
 def test_a_scaled_head_is_a_head_behind_the_final_norm(rows):
     x, weight = random_head()
     norm = torch.rand(D, generator=torch.Generator().manual_seed(1))
-    squares = torch.stack([part.square().sum(-1) for part in x.split(8, dim=1)])
+    squares = torch.stack([part.square().sum(-1) for part in x.split(8, dim=1)], dim=1)
     normed = torch.nn.functional.rms_norm(x, (D,), norm, 1e-6)
     given, count = (x * norm).clone(), torch.tensor(rows, dtype=torch.int32)
-    given[rows:], squares[:, rows:] = torch.nan, torch.nan
+    given[rows:], squares[rows:] = torch.nan, torch.nan
     pairs = (
         (read_head_scaled(given, squares, weight, count, 1e-6), read_head(normed, weight)),
         (

@@ -222,7 +222,7 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
             "weight has 56 rows": (stream, wide[:56], rows),
             "weight": (stream, wide[:, :64].contiguous(), rows),
             "rows": (stream, wide, rows.long()),
-            "squares": (replace(stream, squares=stream.squares[:4]), wide, rows),
+            "squares": (replace(stream, squares=stream.squares[:, :1]), wide, rows),
             "scaled": (replace(stream, scaled=stream.scaled.T), wide, rows),
         }.items():
             with pytest.raises(ShapeError, match=name):

@@ -68,7 +68,7 @@ def gate_up_kernel(
             norm = tl.load(scale + row)
         else:
             share = tl.full([16], 1.0, tl.float32)
-            norm = row_scale(read_squares(scale, TILES), eps, D)
+            norm = tl.reshape(row_scale(read_squares(scale, row, TILES, 1), eps, D), [16])
         # rows of the tile: 8 of the gate, then the same 8 of up
         of_row = i_i * 8 + place % 8 + tl.where(place < 8, 0, WIDTH)
         at_w = gate_up + (expert * 2 * WIDTH + of_row)[:, None] * D + lane[None, :]
@@ -104,7 +104,7 @@ def down_kernel(
     h, next_norm = read_stream(residual, norm, n, row, column, D)
     at_w = down + column[None, :, None] * WIDTH + lane
     at_x, live = hidden + row[None, :, None] * WIDTH + lane, (row < n)[None, :, None]
-    b_w = tl.load(at_w + tl.load(chosen).to(tl.int64) * D * WIDTH, eviction_policy="evict_first")
+    b_w = tl.load(at_w + tl.load(chosen).to(tl.int64) * D * WIDTH)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()

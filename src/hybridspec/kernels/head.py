@@ -106,11 +106,11 @@ def _tile_kernel(
     tl.store(bests + out, best)
     tl.store(words + out, which)
     if IS_DRAFT:
-        part = tl.arange(0, BLOCK_SQUARES)[:, None]
+        part = tl.arange(0, BLOCK_SQUARES)[None, :]
         b_squares = tl.load(
-            squares + part * ROWS + row[None, :], mask=(part < SQUARES) & live[None, :], other=0.0
+            squares + row[:, None] * SQUARES + part, mask=(part < SQUARES) & live[:, None], other=0.0
         )
-        scale = tl.rsqrt(tl.sum(b_squares, 0) / D + eps)
+        scale = tl.rsqrt(tl.sum(b_squares, 1) / D + eps)
         share = tl.exp((logits - best[:, None]) * scale[:, None])
         # a tile without any word that counts has best -inf, and NaN here
         tl.store(others + out, tl.sum(tl.where(is_other & counts[None, :], share, 0.0), 1))
@@ -138,7 +138,7 @@ def _reduce_kernel(
     b_other = tl.load(others + at, mask=inside, other=0.0)
     part = tl.arange(0, BLOCK_SQUARES)
     is_live = i_row < tl.load(rows)
-    b_squares = tl.load(squares + part * ROWS + i_row, mask=(part < SQUARES) & is_live, other=0.0)
+    b_squares = tl.load(squares + i_row * SQUARES + part, mask=(part < SQUARES) & is_live, other=0.0)
     scale = tl.rsqrt(tl.sum(b_squares, 0) / D + eps)
     best = tl.max(b_best, 0)
     token = tl.min(tl.where(b_best == best, b_word, V - 1), 0)
@@ -189,8 +189,8 @@ def _launch(
     margins = torch.empty(MAX_ROWS, dtype=torch.float32, device=x.device)
     overlapping = overlaps(x.device)
     common = {
-        "D": D, "V": V, "ROWS": MAX_ROWS, "TILES": tiles, "SQUARES": len(squares),
-        "BLOCK_SQUARES": triton.next_power_of_2(len(squares)), "IS_DRAFT": is_draft,
+        "D": D, "V": V, "ROWS": MAX_ROWS, "TILES": tiles, "SQUARES": squares.shape[1],
+        "BLOCK_SQUARES": triton.next_power_of_2(squares.shape[1]), "IS_DRAFT": is_draft,
         "OVERLAPS": overlapping, "launch_pdl": overlapping,
     }  # fmt: skip
     _tile_kernel[(tiles,)](
@@ -215,5 +215,5 @@ def _check(x: Tensor, squares: Tensor, weight: Tensor, rows: Tensor) -> None:
         raise ShapeError(f"weight is {D} wide; the kernel takes multiples of {HEAD.depth}.")
     check_tensor("weight", weight, tuple(weight.shape), *FLOATS)
     check_tensor("x", x, (MAX_ROWS, D), weight.dtype)
-    check_tensor("squares", squares, (squares.shape[0], MAX_ROWS), torch.float32)
+    check_tensor("squares", squares, (MAX_ROWS, squares.shape[1]), torch.float32)
     check_tensor("rows", rows, (), torch.int32)

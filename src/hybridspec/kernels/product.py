@@ -56,33 +56,36 @@ def project_kernel(
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    scale = tl.full([16], 1.0, tl.float32)
+    low = tl.full([WARPS, 8], 1.0, tl.float32)
+    high = tl.full([WARPS, 8], 1.0, tl.float32)
     if TILES > 0:
-        scale = row_scale(read_squares(squares, TILES), eps, K)
-    _store_tile(tiles, x + inner, n, scale, y + first, K, Y_ROW, COUNT, WARPS, PRECISION)
+        row = tl.arange(0, 8)
+        low = row_scale(read_squares(squares, row, TILES, WARPS), eps, K)
+        if n > 8:
+            high = row_scale(read_squares(squares, row + 8, TILES, WARPS), eps, K)
+    _store_tile(tiles, x + inner, n, low, high, y + first, K, Y_ROW, COUNT, WARPS, PRECISION)
     for start in range(first + step, M, step):
         at = weight + (start + eight).to(tl.int64) * K + inner
         tiles = load_weights(at, at + 8 * K, COUNT)
         tl.debug_barrier()  # all of them are under way
-        _store_tile(tiles, x + inner, n, scale, y + start, K, Y_ROW, COUNT, WARPS, PRECISION)
+        _store_tile(tiles, x + inner, n, low, high, y + start, K, Y_ROW, COUNT, WARPS, PRECISION)
 
 
 @triton.jit
 def _store_tile(
-    tiles, x, n, scale, y,
+    tiles, x, n, low, high, y,
     K: tl.constexpr, Y_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """16 columns of a result, in its first n rows."""
     none = tl.zeros([WARPS, 16, 8], tl.float32)
     row, column = tl.arange(0, 8)[None, :], tl.arange(0, 16)[:, None]
-    low, high = tl.split(tl.permute(tl.reshape(scale, [2, 8]), (1, 0)))
     out = y + row * Y_ROW + column
-    found = tl.sum(multiply_eight(tiles, x, n, none, K, COUNT, WARPS, PRECISION), 0)
-    tl.store(out, found * low[None, :], mask=row < n)
+    sums = multiply_eight(tiles, x, n, none, K, COUNT, WARPS, PRECISION)
+    tl.store(out, tl.sum(sums * low[:, None, :], 0), mask=row < n)
     if n > 8:
         sums = multiply_eight(tiles, x + 8 * K, n - 8, none, K, COUNT, WARPS, PRECISION)
-        tl.store(out + 8 * Y_ROW, tl.sum(sums, 0) * high[None, :], mask=row < n - 8)
+        tl.store(out + 8 * Y_ROW, tl.sum(sums * high[:, None, :], 0), mask=row < n - 8)
 
 
 @triton.jit
@@ -149,7 +152,7 @@ def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, ep
     overlapping = overlaps(x.device)
     project_kernel[(triton.cdiv(tiles, steps),)](
         x, x if squares is None else squares, weight, rows, y, eps, M,
-        K=K, Y_ROW=M, TILES=0 if squares is None else len(squares), WARPS=warps,
+        K=K, Y_ROW=M, TILES=0 if squares is None else squares.shape[1], WARPS=warps,
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps,
     )  # fmt: skip
@@ -166,7 +169,7 @@ def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> T
     overlapping = overlaps(weight.device)
     gate_up_kernel[WIDTH // 8, 1](
         stream.scaled, stream.squares, weight, rows, rows, rows, rows, rows, rows, out, eps,
-        D=D, WIDTH=WIDTH, TOP=1, SHARED=0, RANKS=1, TILES=len(stream.squares),
+        D=D, WIDTH=WIDTH, TOP=1, SHARED=0, RANKS=1, TILES=stream.squares.shape[1],
         BLOCK_K=gcd(GATE_UP_DEPTH, D),
         STAGES=GATE_UP_STAGES, PRECISION=precision(weight.dtype), OVERLAPS=overlapping,
         launch_pdl=overlapping, num_warps=1,

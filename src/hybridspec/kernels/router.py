@@ -62,24 +62,27 @@ def route_kernel(
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    parts = read_squares(squares, TILES)
-    none = tl.zeros([WARPS, 16, 8], tl.float32)
-    found = tl.sum(multiply_eight(tiles, x + inner, n, none, D, COUNT, WARPS, PRECISION), 0)
-    b_scale = row_scale(parts, eps, D)
-    scale_low, scale_high = tl.split(tl.permute(tl.reshape(b_scale, [2, 8]), (1, 0)))
     row = tl.arange(0, 8)
+    parts = read_squares(squares, row, TILES, WARPS)
+    none = tl.zeros([WARPS, 16, 8], tl.float32)
+    sums = multiply_eight(tiles, x + inner, n, none, D, COUNT, WARPS, PRECISION)
+    sums = sums * row_scale(parts, eps, D)[:, None, :]
     place = logits + row[None, :] * (E + 32) + column[:, None]
-    tl.store(place, found * scale_low[None, :], mask=(column <= E)[:, None] & (row < n)[None, :])
+    tl.store(place, tl.sum(sums, 0), mask=(column <= E)[:, None] & (row < n)[None, :])
     if n > 8:
+        parts = read_squares(squares, row + 8, TILES, WARPS)
         second = x + 8 * D + inner
-        found = tl.sum(multiply_eight(tiles, second, n - 8, none, D, COUNT, WARPS, PRECISION), 0)
+        sums = multiply_eight(tiles, second, n - 8, none, D, COUNT, WARPS, PRECISION)
+        sums = sums * row_scale(parts, eps, D)[:, None, :]
         is_asked = (column <= E)[:, None] & (row + 8 < n)[None, :]
-        tl.store(place + 8 * (E + 32), found * scale_high[None, :], mask=is_asked)
+        tl.store(place + 8 * (E + 32), tl.sum(sums, 0), mask=is_asked)
     tl.debug_barrier()
     if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.debug_barrier()
         tl.store(arrived, 0)
-        tl.store(scale + tl.arange(0, 16), b_scale, mask=tl.arange(0, 16) < n)
+        every = tl.arange(0, 16)
+        b_scale = row_scale(read_squares(squares, every, TILES, WARPS), eps, D)
+        tl.store(scale + every[None, :] + 0 * tl.arange(0, WARPS)[:, None], b_scale, mask=every < n)
         words = tl.zeros([32], tl.int32)
         for start in range(0, n, 8):
             of_eight = start + tl.arange(0, 8)
@@ -200,7 +203,7 @@ def route_stream(
     route_kernel[(triton.cdiv(E + 1, 16),)](
         stream.scaled, stream.squares, weight, rows, logits, routing.arrived, routing.ids,
         routing.weights, routing.shared, routing.scale, routing.chosen, routing.count, eps,
-        D=D, E=E, SHARED=routing.pieces, TOP=top, PADDED=_padded(E), TILES=len(stream.squares),
+        D=D, E=E, SHARED=routing.pieces, TOP=top, PADDED=_padded(E), TILES=stream.squares.shape[1],
         SUMS_TO_ONE=sums_to_one, WARPS=warps,
         PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps,

@@ -18,17 +18,25 @@ from hybridspec.kernels.reference.stream import TILE, Stream
 
 
 @triton.jit
-def read_squares(squares, TILES: tl.constexpr):
-    """Partial sums of squares of the stream's rows [tiles, 16]: loaded early, needed late."""
+def read_squares(squares, row, TILES: tl.constexpr, WARPS: tl.constexpr):
+    """Partial sums of squares of rows [R], for each warp its own: [WARPS, R, tiles].
+
+    Loaded early, needed late.
+    """
     PADDED: tl.constexpr = triton.next_power_of_2(TILES)
-    tile, row = tl.arange(0, PADDED)[:, None], tl.arange(0, 16)[None, :]
-    return tl.load(squares + tile * 16 + row, mask=tile < TILES, other=0.0)
+    warp, tile = tl.arange(0, WARPS)[:, None, None], tl.arange(0, PADDED)[None, None, :]
+    at = squares + row[None, :, None] * TILES + tile + 0 * warp
+    return tl.load(at, mask=tile < TILES, other=0.0)
 
 
 @triton.jit
 def row_scale(parts, eps, D: tl.constexpr):
-    """1 / root mean square of each row [16]; a row depends on its own numbers alone."""
-    return tl.rsqrt(tl.sum(parts, 0) / D + eps)
+    """1 / root mean square of each row [WARPS, R]; a row depends on its own numbers alone.
+
+    No warp asks another one: of a sum over warps, behind a trigger of dependent launches and before
+    a loop, ptxas made code in which a warp's threads parted for good (docs/log.md).
+    """
+    return tl.rsqrt(tl.sum(parts, 2) / D + eps)
 
 
 @triton.jit
@@ -53,7 +61,7 @@ def write_stream(
     place, live = row[None, :] * D + column[:, None], (row < n)[None, :]
     tl.store(residual + place, h, mask=live)
     tl.store(scaled + place, h * weight.to(tl.float32)[:, None], mask=live)
-    tl.store(squares + i_n * 16 + row, tl.sum(h * h, 0), mask=row < n)
+    tl.store(squares + row * (D // 16) + i_n, tl.sum(h * h, 0), mask=row < n)
     if TAP_ROW > 0:
         tl.store(taps + row[None, :] * TAP_ROW + column[:, None], h, mask=live)
 
@@ -96,7 +104,7 @@ def check_stream(stream: Stream, rows: Tensor) -> int:
     check_tensor("rows", rows, (), torch.int32)
     check_tensor("residual", stream.residual, (MAX_ROWS, D), torch.float32)
     check_tensor("scaled", stream.scaled, (MAX_ROWS, D), stream.scaled.dtype)
-    check_tensor("squares", stream.squares, (D // TILE, MAX_ROWS), torch.float32)
+    check_tensor("squares", stream.squares, (MAX_ROWS, D // TILE), torch.float32)
     return D
 
 

@@ -27,10 +27,7 @@ def load_weights(low, high, COUNT: tl.constexpr):
     """COUNT pairs of tiles from pointers [8, WARPS, 32] to a tile's first and second eight rows."""
     tiles = ()
     for i in tl.static_range(COUNT):
-        tiles += (
-            tl.load(low + i * 32, eviction_policy="evict_first"),
-            tl.load(high + i * 32, eviction_policy="evict_first"),
-        )
+        tiles += (tl.load(low + i * 32), tl.load(high + i * 32))
     return tiles
 
 

@@ -45,7 +45,7 @@ def read_head_scaled(
     """read_head of a residual stream whose root mean square is still to be divided by.
 
     x       [16, D]      float, of weight's dtype: residual stream times the final norm's weight
-    squares [TILES, 16]  float32: parts of the sum of squares of the residual stream, by row
+    squares [16, TILES]  float32: parts of the sum of squares of the residual stream
     weight  [V, D]       float
     rows    []           int32: rows that count, 0..16; x and squares are stale beyond them
     tokens  [16]         int64: arg-max of the logits; without meaning beyond rows
@@ -63,5 +63,5 @@ def draft_head_scaled(
 
 def _normed(x: Tensor, squares: Tensor, rows: Tensor, eps: float) -> Tensor:
     counts = torch.arange(x.shape[0], device=x.device)[:, None] < rows
-    scale = (squares.sum(0) / x.shape[1] + eps).rsqrt()[:, None]
+    scale = (squares.sum(1) / x.shape[1] + eps).rsqrt()[:, None]
     return torch.where(counts, x * scale, 0.0).to(x.dtype)

@@ -77,7 +77,7 @@ def route_stream(
     ids, weights = (route if sums_to_one else route_by_probability)(logits[:, :E], k)
     routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), weights
     routing.shared[:n] = sigmoid(logits[:, E])
-    routing.scale[:n] = torch.rsqrt(stream.squares[:, :n].sum(0) / x.shape[1] + eps)
+    routing.scale[:n] = torch.rsqrt(stream.squares[:n].sum(1) / x.shape[1] + eps)
     list_experts(routing, rows)
 
 

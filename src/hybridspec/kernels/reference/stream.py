@@ -27,7 +27,7 @@ class Stream:
     scaled: Tensor
     """[MAX_ROWS, D] float: the residual stream times the next norm's weight"""
     squares: Tensor
-    """[D / TILE, MAX_ROWS] float32: sums of squares of TILE columns each"""
+    """[MAX_ROWS, D / TILE] float32: sums of squares of TILE columns each"""
 
     @classmethod
     def empty(cls, D: int, *, dtype: torch.dtype, device: torch.device | str) -> "Stream":
@@ -35,7 +35,7 @@ class Stream:
         return cls(
             residual=torch.empty(MAX_ROWS, D, dtype=torch.float32, device=device),
             scaled=torch.empty(MAX_ROWS, D, dtype=dtype, device=device),
-            squares=torch.empty(D // TILE, MAX_ROWS, dtype=torch.float32, device=device),
+            squares=torch.empty(MAX_ROWS, D // TILE, dtype=torch.float32, device=device),
         )
 
 
@@ -44,13 +44,13 @@ def write(stream: Stream, h: Tensor, norm: Tensor) -> None:
     n, D = h.shape
     stream.residual[:n] = h
     stream.scaled[:n] = (h * norm).to(stream.scaled.dtype)
-    stream.squares[:, :n] = h.square().view(n, D // TILE, TILE).sum(-1).T
+    stream.squares[:n] = h.square().view(n, D // TILE, TILE).sum(-1)
 
 
 def normed(stream: Stream, rows: Tensor, eps: float) -> Tensor:
     """What the next norm would give: [n, D] in the dtype of the residual stream."""
     n, D = int(rows), stream.residual.shape[1]
-    scale = torch.rsqrt(stream.squares[:, :n].sum(0) / D + eps)
+    scale = torch.rsqrt(stream.squares[:n].sum(1) / D + eps)
     return stream.scaled[:n].to(stream.residual.dtype) * scale[:, None]
 
 
