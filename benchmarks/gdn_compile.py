@@ -29,6 +29,7 @@ from triton.compiler import ASTSource
 
 from hybridspec.kernels.gdn import launches
 from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights
+from hybridspec.kernels.reference.norm import HeadGate
 
 RESULT = Path(__file__).parent / "results" / "gdn_compile.json"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -44,7 +45,7 @@ POINTERS = {
     torch.bool: "*i1",
 }
 STRAY = 16
-OPTIONS = ("num_warps", "num_stages", "launch_pdl")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl", "maxnreg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +177,15 @@ def compiled(K: int, V: int, names: tuple[str, ...] = ()) -> Iterator[Compiled]:
     """Each kernel of one width, or those named; commit_kernel is two, by its name's ending."""
     inputs, state, records, rows = layer(K, V)
     layers = GdnRecords(**{name: getattr(records, name)[None] for name in records.__slots__})
+    gate = HeadGate(
+        z=torch.empty(ROWS, HV, V, dtype=torch.bfloat16),
+        weight=torch.empty(V),
+        squares=torch.empty(ROWS, HV, launches.head_groups(K, V)),
+    )
 
     def run() -> None:
-        launches.verify_exact(*inputs, state, records, rows)
-        launches.verify_block(*inputs, state, records, rows)
+        launches.verify_exact(*inputs, state, records, rows, gate)
+        launches.verify_block(*inputs, state, records, rows, gate)
         for commit in (launches.commit, launches.commit_block):
             commit(state.conv[None], state.recurrent[None], layers, rows)
 

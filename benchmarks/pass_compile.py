@@ -23,6 +23,7 @@ from torch import Tensor
 from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import experts, product, router, stream
+from hybridspec.kernels.reference.norm import Heads
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 
@@ -68,7 +69,7 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
     tokens = torch.empty(MAX_ROWS, dtype=torch.int64, device="meta")
     held, norm = Stream.empty(D, dtype=torch.bfloat16, device="meta"), bf16(D)
     taps = bf16(MAX_ROWS, 5 * D)[:, :D]
-    routing = Routing.empty(E, TOP, "meta")
+    routing = Routing.empty(E, TOP, "meta", parts=router.splits(D))
     embedding = bf16(V, D)
     yield "", stream, ("_enter_kernel",), lambda: stream.enter(tokens, rows, embedding, norm, held)
     for M in PROJECTED:
@@ -87,29 +88,38 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
                     bf16(MAX_ROWS, K), bf16(D, K), rows, held, norm, tapped
                 ),
             )
+    heads = Heads(
+        rows=bf16(MAX_ROWS, 32, 128),
+        squares=torch.empty(MAX_ROWS, 32, 16, dtype=torch.float32, device="meta"),
+    )
+    yield (
+        f"{D}x4096, heads",
+        product,
+        ("project_onto_kernel",),
+        lambda: product.project_heads_onto(heads, bf16(D, 4096), rows, EPS, held, norm),
+    )
     yield (
         f"{2 * GATED}x{D}, gated",
         product,
-        ("gate_up_kernel",),
+        ("gated_kernel",),
         lambda: product.project_gated(held, bf16(2 * GATED, D), rows, EPS),
     )
-    for is_one in (True, False):
+    yield (
+        f"{E}x{D}",
+        router,
+        ("logits_kernel", "pick_kernel"),
+        lambda: router.route_stream(held, bf16(E + 1, D), rows, EPS, routing),
+    )
+    weights = bf16(E + 1, 2 * WIDTH, D), bf16(E + 1, D, WIDTH)
+    for most_rows in (1, MAX_ROWS):
         yield (
-            "shares sum to one" if is_one else "shares of all",
-            router,
-            ("route_kernel",),
-            lambda is_one=is_one: router.route_stream(
-                held, bf16(E + 1, D), rows, EPS, routing, sums_to_one=is_one
+            f"{WIDTH} of {D}, up to {most_rows} rows",
+            experts,
+            ("gate_up_kernel", "down_kernel"),
+            lambda most_rows=most_rows: experts.experts_onto(
+                held, routing, *weights, rows, norm, most_rows=most_rows
             ),
         )
-    yield "", router, ("_list_kernel",), lambda: router.list_experts(routing, rows)
-    weights = bf16(E + 1, 2 * WIDTH, D), bf16(E + 1, D, WIDTH)
-    yield (
-        f"{WIDTH} of {D}",
-        experts,
-        ("gate_up_kernel", "down_kernel"),
-        lambda: experts.experts_onto(held, routing, *weights, rows, norm),
-    )
 
 
 def compiled() -> Iterator[Compiled]:

@@ -39,6 +39,10 @@ def below(x, fill=NAN):
     return torch.cat((x, x.new_full((MAX_ROWS - len(x), *x.shape[1:]), fill)))
 
 
+PARTS = 1
+"""of logits"""
+
+
 def stream_of(h, norm):
     """The stream of rows h [n, D] float32; NaN in all others. It has the dtype of norm."""
     D, device = h.shape[1], h.device
@@ -53,7 +57,7 @@ def stream_of(h, norm):
 
 def stale_routing(E, top, device="cpu"):
     """A routing that was never written: numbers NaN, experts in no range."""
-    routing = Routing.empty(E, top, device)
+    routing = Routing.empty(E, top, device, parts=PARTS)
     for x in (routing.weights, routing.shared, routing.scale):
         x.fill_(NAN)
     for x in (routing.ids, routing.chosen, routing.count):

@@ -11,7 +11,7 @@ from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import experts, router
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import experts as reference
-from hybridspec.kernels.reference.router import list_experts, route
+from hybridspec.kernels.reference.router import route, words_of
 from tests.kernels.gdn_cases import EVERY_DTYPE, EVERYWHERE, ON_CUDA, counts
 from tests.kernels.stream_cases import (
     EPS,
@@ -56,7 +56,7 @@ def routing_of(stream, weight, n, top=TOP):
     ids, shares = route(logits[:n, :-1], top)
     routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), shares
     routing.shared[:n], routing.scale[:n] = logits[:n, -1].sigmoid(), scale[:n]
-    list_experts(routing, counts(n, x.device))
+    routing.words[:n] = words_of(ids, len(weight) - 1)
     return routing
 
 
@@ -64,7 +64,6 @@ def added(h, norm, gate_up, down, weight, top=TOP, read=None, **options):
     """Residual stream, scaled rows, squares and taps of the first `read` of the routed rows."""
     stream, n = stream_of(h, norm), len(h) if read is None else read
     routing, rows = routing_of(stream, weight, len(h), top), counts(n, h.device)
-    list_experts(routing, rows)
     taps, own, others = taps_of(h, norm.dtype)
     experts.experts_onto(stream, routing, gate_up, down, rows, norm, own, **options)
     assert others(taps).isnan().all()
@@ -105,7 +104,7 @@ def test_experts_equal_float64_and_write_no_other_row(device, dtype, D, E, top, 
         found = added(given[0][:n], *given[1:], top)
         wanted = judged(given[0][:n], *given[1:], top)
         for a, b in zip(found, wanted, strict=True):
-            assert distance(a[:n], b[:n]) < GDN_OUTPUTS[dtype]
+            assert distance(a[:n], b[:n]) < 1.5 * GDN_OUTPUTS[dtype]  # hidden is rounded as well
             assert a[n:].isnan().all()
 
 
@@ -145,6 +144,39 @@ def test_a_row_is_the_same_bits_behind_the_router(device, dtype):
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize("sums_to_one", [True, False])
+def test_one_row_that_picks_where_its_experts_run_is_the_same_bits(device, dtype, sums_to_one):
+    h, norm, gate_up, down, weight = problem(device, dtype)
+    found = []
+    for most_rows in (1, MAX_ROWS):
+        stream, rows = stream_of(h[:1], norm), counts(1, device)
+        routing = replace(stale_routing(E, TOP, device), sums_to_one=sums_to_one)
+        router.route_stream(stream, weight, rows, EPS, routing, most_rows=most_rows)
+        experts.experts_onto(
+            stream, routing, gate_up, down, rows, norm, eps=EPS, most_rows=most_rows
+        )
+        named = [getattr(routing, x)[:1] for x in ("ids", "weights", "shared", "scale", "words")]
+        found.append([*(x[:1] for x in by_row(stream)), *named])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize(("E", "top"), [(32, 1), (64, 2), (256, 8), (512, 10), (1024, 4)])
+def test_the_list_is_what_the_rows_that_are_left_chose(device, dtype, E, top):
+    """Led by the shared expert, then rising and distinct."""
+    h, norm, gate_up, down, weight = problem(device, dtype, 32, E, 16)
+    stream = stream_of(h, norm)
+    routing = routing_of(stream, weight, MAX_ROWS, top)
+    ids = routing.ids.clone()
+    for n in (MAX_ROWS, 9, 8, 2, 1, 5):  # fewer, as rows are dropped
+        routing.chosen.fill_(-7)
+        experts.experts_onto(stream, routing, gate_up, down, counts(n, device), norm)
+        count = int(routing.count)
+        assert routing.chosen[:count].tolist() == [E, *ids[:n].unique().tolist()]
+        assert (routing.chosen[count:] == -7).all()
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
 def test_rows_that_were_dropped_after_routing_change_nothing(device, dtype):
     h, *others = problem(device, dtype)
     for n in (1, 9):
@@ -176,7 +208,7 @@ def test_experts_that_no_row_chose_are_not_read(device, dtype):
     wanted = added(h[:n], norm, gate_up, down, weight)
     routing = routing_of(stream_of(h[:n], norm), weight, n)
     unread = torch.ones(E + 1, dtype=torch.bool, device=device)
-    unread[routing.chosen[: int(routing.count)].long()] = False
+    unread[E], unread[routing.ids[:n].long()] = False, False
     assert unread.any()
     gate_up[unread], down[unread] = NAN, NAN
     found = added(h[:n], norm, gate_up, down, weight)

@@ -4,8 +4,9 @@
 """The chosen experts of a layer, each fetched once, and the shared one in the same launches.
 
 Two launches: gate and up with SiLU and each row's share, 8 columns of an expert a program; then
-down, 16 columns of the stream a program, over all experts of the list in its order. Experts that no
-row chose are not in the list: their programs exit. The shared expert leads the list.
+down, 16 columns of the stream a program, over all experts of the list in its order. The first makes
+the list, each program for itself, from what the rows picked: programs of slots beyond it exit. The
+shared expert leads the list.
 
 Weights of all experts are moved once: 6.3 MB an expert of Qwen3.6-35B-A3B, 1.6 us at 4.0 TB/s.
 """
@@ -21,65 +22,100 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
-from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
-from hybridspec.kernels.stream import (
-    check_stream,
-    read_squares,
-    read_stream,
-    row_scale,
-    stream_tensors,
-    write_stream,
-)
+from hybridspec.kernels.router import check_routing, keep_picked, pick, scale_of, steering_of
+from hybridspec.kernels.stream import check_stream, read_stream, stream_tensors, write_stream
 
 # H200, November 2026: 103 experts of the 35B in 109 and 55 us, 9 in 14 and 8
 GATE_UP_DEPTH, GATE_UP_STAGES = 256, 3
-DOWN_WARPS, DOWN_STAGES = 4, 7
+GATE_UP_SLOTS = 33  # programs for more would mostly find nothing to do, which is not free
+DOWN_WARPS, DOWN_STAGES = 4, 9
+
+
+@triton.jit
+def gate_and_up(
+    x, weight, live, column,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Products of the stream's rows with 8 columns [8] of a gate and of its up: [16, 8] twice."""
+    row, lane, place = tl.arange(0, 16), tl.arange(0, BLOCK_K), tl.arange(0, 16)
+    # rows of the tile: 8 of the gate, then the same 8 of up
+    of_row = column + place % 8 + tl.where(place < 8, 0, WIDTH)
+    at_w = weight + of_row[:, None] * D + lane[None, :]
+    at_x = x + row[:, None] * D + lane[None, :]
+    sums = tl.zeros([16, 16], tl.float32)
+    for k in tl.range(0, D, BLOCK_K, num_stages=STAGES):
+        b_w = tl.load(at_w + k, eviction_policy="evict_first")
+        b_x = tl.load(at_x + k, mask=live, other=0.0)
+        sums = tl.dot(b_x, tl.trans(b_w), sums, input_precision=PRECISION)
+    return tl.split(tl.permute(tl.reshape(sums, [16, 2, 8]), (0, 2, 1)))
+
+
+@triton.jit
+def _either(a, b):
+    return a | b
 
 
 @triton.jit
 def gate_up_kernel(
-    x, scale, gate_up, rows, ids, weights, shared, chosen, count, hidden, eps,
-    D: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
-    TILES: tl.constexpr, RANKS: tl.constexpr,
-    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    x, squares, logits, steered, length, gate_up, rows,
+    ids, weights, shared, scale, words, chosen, count, hidden, eps,
+    D: tl.constexpr, WIDTH: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
+    RANKS: tl.constexpr, TILES: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
+    PICKS: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
 
-    TILES > 0: a dense MLP, one slot and no list; `scale` then holds the stream's squares.
+    A program takes every num_programs-th slot, and finds its expert by what the rows picked; PICKS:
+    it picks for the one row that there is.
     """
-    i_i, i_slot = tl.program_id(0), tl.program_id(1)
-    row, place, lane = tl.arange(0, 16), tl.arange(0, 16), tl.arange(0, BLOCK_K)
-    live = (row < tl.load(rows))[:, None]
+    i_i = tl.program_id(0)
+    row, lane = tl.arange(0, 16), tl.arange(0, 32)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    is_there, expert = True, i_slot.to(tl.int64)
-    if TILES == 0:
-        expert = tl.load(chosen + i_slot).to(tl.int64)  # stale beyond the count
-        is_there = i_slot < tl.load(count)
-    if is_there:
-        if TILES == 0:
-            rank = tl.arange(0, RANKS)[None, :]
-            at = row[:, None] * TOP + rank
-            is_mine = (tl.load(ids + at, mask=rank < TOP, other=-1) == expert) & live
+    n = tl.load(rows)
+    live = (row < n)[:, None]
+    if PICKS:
+        if STEERED:
+            steered += tl.load(length).to(tl.int64) * TOP
+        b_scale = scale_of(squares, 0, eps, D, TILES)
+        best, part_of, word, gate = pick(
+            logits, b_scale, steered, E, TOP, PADDED, SPLIT, SUMS_TO_ONE, STEERED
+        )  # fmt: skip
+        if i_i + tl.program_id(1) == 0:
+            keep_picked(
+                best, part_of, word, gate, b_scale, ids, weights, shared, scale, words, 0, TOP
+            )  # fmt: skip
+    else:
+        own = tl.load(words + row[:, None] * 32 + lane[None, :], mask=live, other=0)
+        word = tl.reduce(own, 0, _either)
+    expert = tl.arange(0, PADDED)
+    present = tl.reshape((word[None, :] >> tl.arange(0, PADDED // 32)[:, None]) & 1, [PADDED])
+    rank = SHARED + tl.cumsum(present, 0) - 1
+    listed = SHARED + tl.sum(present, 0)
+    tl.store(count, listed, mask=i_i + tl.program_id(1) == 0)
+    for i_slot in range(tl.program_id(1), listed, tl.num_programs(1)):
+        mine = tl.sum(tl.where((present > 0) & (rank == i_slot), expert, 0), 0)
+        mine = tl.where(i_slot < SHARED, E + i_slot, mine).to(tl.int64)
+        tl.store(chosen + i_slot, mine.to(tl.int32), mask=i_i == 0)
+        if PICKS:
+            share = tl.sum(tl.where((best == mine) & (lane < TOP), part_of, 0.0), 0)
+            share = tl.where(i_slot < SHARED, gate, share) + tl.zeros([16], tl.float32)
+            norm = b_scale + tl.zeros([16], tl.float32)
+        else:
+            at = row[:, None] * TOP + tl.arange(0, RANKS)[None, :]
+            is_rank = tl.arange(0, RANKS)[None, :] < TOP
+            is_mine = (tl.load(ids + at, mask=live & is_rank, other=-1) == mine) & live
             share = tl.sum(tl.load(weights + at, mask=is_mine, other=0.0), 1)
             share = tl.where(i_slot < SHARED, tl.load(shared + row), share)
             norm = tl.load(scale + row)
-        else:
-            share = tl.full([16], 1.0, tl.float32)
-            norm = tl.reshape(row_scale(read_squares(scale, row, TILES, 1), eps, D), [16])
-        # rows of the tile: 8 of the gate, then the same 8 of up
-        of_row = i_i * 8 + place % 8 + tl.where(place < 8, 0, WIDTH)
-        at_w = gate_up + (expert * 2 * WIDTH + of_row)[:, None] * D + lane[None, :]
-        at_x = x + row[:, None] * D + lane[None, :]
-        sums = tl.zeros([16, 16], tl.float32)
-        for k in tl.range(0, D, BLOCK_K, num_stages=STAGES):
-            b_w = tl.load(at_w + k, eviction_policy="evict_first")
-            b_x = tl.load(at_x + k, mask=live, other=0.0)
-            sums = tl.dot(b_x, tl.trans(b_w), sums, input_precision=PRECISION)
-        sums = sums * norm[:, None]
-        g, up = tl.split(tl.permute(tl.reshape(sums, [16, 2, 8]), (0, 2, 1)))
+        of_mine = gate_up + mine * 2 * WIDTH * D
+        g, up = gate_and_up(x, of_mine, live, i_i * 8, D, WIDTH, BLOCK_K, STAGES, PRECISION)
+        g, up = g * norm[:, None], up * norm[:, None]
         out = (i_slot * 16 + row)[:, None] * WIDTH + i_i * 8 + tl.arange(0, 8)[None, :]
         tl.store(hidden + out, share[:, None] * g * sigmoid(g) * up, mask=live)
 
@@ -87,31 +123,32 @@ def gate_up_kernel(
 @triton.jit
 def down_kernel(
     hidden, down, rows, chosen, count, residual, scaled, squares, norm, taps,
-    D: tl.constexpr, WIDTH: tl.constexpr, TAP_ROW: tl.constexpr, SPLIT: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TAP_ROW: tl.constexpr, SPLIT: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """stream += sum over the list's experts of hidden down^T, in the order of the list.
 
     16 columns a program; its warps share an expert's width, SPLIT slices added at the end. The list
-    was written two launches ahead: it is read before the wait.
+    begins with the shared expert, E, which is fetched before the wait.
     """
     WIDE: tl.constexpr = WIDTH // SPLIT
     i_n = tl.program_id(0)
     column = i_n * 16 + tl.arange(0, 16)
     lane = tl.arange(0, SPLIT)[:, None, None] * WIDE + tl.arange(0, WIDE)[None, None, :]
     row = tl.arange(0, 16)
-    n_chosen, n = tl.load(count), tl.load(rows)
+    n = tl.load(rows)
     h, next_norm = read_stream(residual, norm, n, row, column, D)
     at_w = down + column[None, :, None] * WIDTH + lane
     at_x, live = hidden + row[None, :, None] * WIDTH + lane, (row < n)[None, :, None]
-    b_w = tl.load(at_w + tl.load(chosen).to(tl.int64) * D * WIDTH)
+    b_w = tl.load(at_w + tl.full([], E, tl.int64) * D * WIDTH)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
+    listed = tl.load(count)
     sums = tl.zeros([SPLIT, 16, 16], tl.float32)
     b_x = tl.load(at_x, mask=live, other=0.0)
     sums = tl.dot(b_x, tl.permute(b_w, (0, 2, 1)), sums, input_precision=PRECISION)
-    for slot in tl.range(1, n_chosen, num_stages=STAGES):
+    for slot in tl.range(1, listed, num_stages=STAGES):
         expert = tl.load(chosen + slot).to(tl.int64)
         b_w = tl.load(at_w + expert * D * WIDTH, eviction_policy="evict_first")
         b_x = tl.load(at_x + slot * 16 * WIDTH, mask=live, other=0.0)
@@ -129,9 +166,15 @@ def experts_onto(
     norm: Tensor,
     taps: Tensor | None = None,
     *,
-    most_rows: int = 16,
+    eps: float = 0.0,
+    steering: Steering | None = None,
+    most_rows: int = MAX_ROWS,
 ) -> None:
-    """Contract of the reference; most_rows: rows that a launch must have programs for."""
+    """Contract of the reference. most_rows: rows that a launch must have programs for.
+
+    Where that is 1 the row has logits, but has not picked (router.route_stream): eps and steering
+    are those of its norm and its router.
+    """
     D, WIDTH = check_stream(stream, rows), down.shape[-1]
     E, top = check_routing(routing)
     dtype = stream.scaled.dtype
@@ -145,33 +188,17 @@ def experts_onto(
     modes = {
         "PRECISION": precision(dtype), "OVERLAPS": overlapping, "launch_pdl": overlapping,
     }  # fmt: skip
-    gate_up_kernel[WIDTH // 8, slots](
-        stream.scaled, routing.scale, gate_up, rows, routing.ids, routing.weights, routing.shared,
-        routing.chosen, routing.count, hidden, 0.0,
-        D=D, WIDTH=WIDTH, TOP=top, SHARED=routing.pieces, TILES=0,
-        RANKS=triton.next_power_of_2(top),
-        BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES,
-        num_warps=1, **modes,
+    gate_up_kernel[WIDTH // 8, min(slots, GATE_UP_SLOTS)](
+        stream.scaled, stream.squares, routing.logits, gate_up=gate_up, rows=rows,
+        **steering_of(routing, steering), ids=routing.ids, weights=routing.weights,
+        shared=routing.shared, scale=routing.scale, words=routing.words, chosen=routing.chosen,
+        count=routing.count, hidden=hidden, eps=eps,
+        D=D, WIDTH=WIDTH, SHARED=routing.pieces, RANKS=triton.next_power_of_2(top),
+        TILES=stream.squares.shape[1], PICKS=most_rows == 1,
+        BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
     down_kernel[(D // 16,)](
         hidden, down, rows, routing.chosen, routing.count, **stream_tensors(stream, norm, taps),
-        D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
+        E=E, D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
     )  # fmt: skip
-
-
-def check_routing(routing: Routing) -> tuple[int, int]:
-    """How many experts there are, and how many a row chooses. Raises ShapeError."""
-    E, top = routing.experts, routing.ids.shape[1]
-    check_tensor("ids", routing.ids, (MAX_ROWS, top), torch.int32)
-    check_tensor("weights", routing.weights, (MAX_ROWS, top), torch.float32)
-    check_tensor("shared", routing.shared, (MAX_ROWS,), torch.float32)
-    check_tensor("scale", routing.scale, (MAX_ROWS,), torch.float32)
-    check_tensor("chosen", routing.chosen, (E + routing.pieces,), torch.int32)
-    check_tensor("count", routing.count, (), torch.int32)
-    if not 1 <= E <= 1024 or not 1 <= routing.pieces <= 32 or top > min(32, E):
-        raise ShapeError(
-            f"routing is to {top} of {E} experts, a shared one beside them of {routing.pieces} "
-            "pieces; the kernels take up to 32 of 1024, and 32 pieces."
-        )
-    return E, top

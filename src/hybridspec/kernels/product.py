@@ -18,8 +18,10 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.experts import GATE_UP_DEPTH, GATE_UP_STAGES, gate_up_kernel
+from hybridspec.kernels.experts import GATE_UP_DEPTH, GATE_UP_STAGES, gate_and_up
+from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.reference.norm import Heads
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.stream import (
     check_stream,
@@ -29,72 +31,75 @@ from hybridspec.kernels.stream import (
     stream_tensors,
     write_stream,
 )
-from hybridspec.kernels.tiles import along, load_weights, multiply_eight, warps_for
+from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_eight, warps_for
 
 # H200, November 2026, 12352 x 2048 at 16 rows
-PROJECT_WARPS, PROJECT_PROGRAMS = 4, 2  # programs a multiprocessor
+PROJECT_WARPS, PROJECT_REGISTERS = 4, 168  # three programs a multiprocessor
+ONTO_REGISTERS = 192  # beside the walk
 ONTO_WARPS, ONTO_TILES = 8, 16  # pairs of tiles of 32 that a thread holds: 128 registers
 
 
 @triton.jit
 def project_kernel(
-    x, squares, weight, rows, y, eps, M,
+    x, squares, weight, rows, y, eps,
     K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr,
     WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """y [16, M] = x weight^T; TILES > 0: of the stream's norm. 16 divides M.
-
-    A program takes every num_programs-th tile of 16 columns.
-    """
+    """y [16, M] = x weight^T, 16 columns a program; TILES > 0: of the stream's norm."""
     COUNT: tl.constexpr = K // WARPS // 32
     inner = along(K, WARPS)
-    eight = tl.arange(0, 8)[:, None, None]
-    first, step = tl.program_id(0) * 16, tl.num_programs(0) * 16
-    at = weight + (first + eight).to(tl.int64) * K + inner
+    first = tl.program_id(0) * 16
+    at = weight + (first + tl.arange(0, 8)[:, None, None]).to(tl.int64) * K + inner
     tiles = load_weights(at, at + 8 * K, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    low = tl.full([WARPS, 8], 1.0, tl.float32)
-    high = tl.full([WARPS, 8], 1.0, tl.float32)
-    if TILES > 0:
-        row = tl.arange(0, 8)
-        low = row_scale(read_squares(squares, row, TILES, WARPS), eps, K)
-        if n > 8:
-            high = row_scale(read_squares(squares, row + 8, TILES, WARPS), eps, K)
-    _store_tile(tiles, x + inner, n, low, high, y + first, K, Y_ROW, COUNT, WARPS, PRECISION)
-    for start in range(first + step, M, step):
-        at = weight + (start + eight).to(tl.int64) * K + inner
-        tiles = load_weights(at, at + 8 * K, COUNT)
-        tl.debug_barrier()  # all of them are under way
-        _store_tile(tiles, x + inner, n, low, high, y + start, K, Y_ROW, COUNT, WARPS, PRECISION)
+    x, y = x + inner, y + first
+    scale = _scale(squares, 0, eps, K, TILES, WARPS)
+    _store_eight(tiles, x, n, scale, y, K, Y_ROW, COUNT, WARPS, PRECISION)
+    if n > 8:
+        scale = _scale(squares, 8, eps, K, TILES, WARPS)
+        x, y = x + 8 * K, y + 8 * Y_ROW
+        _store_eight(tiles, x, n - 8, scale, y, K, Y_ROW, COUNT, WARPS, PRECISION)
 
 
 @triton.jit
-def _store_tile(
-    tiles, x, n, low, high, y,
+def _scale(
+    squares, first, eps, K: tl.constexpr, TILES: tl.constexpr, WARPS: tl.constexpr
+):
+    """1 / root mean square of eight rows [WARPS, 8], or 1."""
+    scale = tl.full([WARPS, 8], 1.0, tl.float32)
+    if TILES > 0:
+        scale = row_scale(read_squares(squares, first + tl.arange(0, 8), TILES, WARPS), eps, K)
+    return scale
+
+
+@triton.jit
+def _store_eight(
+    tiles, x, n, scale, y,
     K: tl.constexpr, Y_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """16 columns of a result, in its first n rows."""
+    """16 columns of a result, in the first n of eight rows."""
     none = tl.zeros([WARPS, 16, 8], tl.float32)
     row, column = tl.arange(0, 8)[None, :], tl.arange(0, 16)[:, None]
-    out = y + row * Y_ROW + column
-    sums = multiply_eight(tiles, x, n, none, K, COUNT, WARPS, PRECISION)
-    tl.store(out, tl.sum(sums * low[:, None, :], 0), mask=row < n)
-    if n > 8:
-        sums = multiply_eight(tiles, x + 8 * K, n - 8, none, K, COUNT, WARPS, PRECISION)
-        tl.store(out + 8 * Y_ROW, tl.sum(sums * high[:, None, :], 0), mask=row < n - 8)
+    rows = load_eight(x, n, K, COUNT)
+    sums = multiply_eight(tiles, rows, none, 0, COUNT, WARPS, PRECISION) * scale[:, None, :]
+    tl.store(y + row * Y_ROW + column, tl.sum(sums, 0), mask=row < n)
 
 
 @triton.jit
 def project_onto_kernel(
-    x, weight, rows, residual, scaled, squares, norm, taps,
+    x, weight, rows, residual, scaled, squares, norm, taps, head_squares, eps,
     K: tl.constexpr, D: tl.constexpr, TAP_ROW: tl.constexpr, PARTS: tl.constexpr,
-    WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    HEAD: tl.constexpr, GROUPS: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """stream += x weight^T, a tile a program; PARTS: rounds in which a tile is loaded."""
+    """stream += x weight^T, a tile a program; PARTS: rounds in which a tile is loaded.
+
+    HEAD > 0: x is normed in heads of HEAD; head_squares [16, K / HEAD, GROUPS] sum up to theirs.
+    """
     WIDE: tl.constexpr = K // PARTS
     COUNT: tl.constexpr = WIDE // WARPS // 32
     i_n = tl.program_id(0)
@@ -111,9 +116,15 @@ def project_onto_kernel(
     high = tl.zeros([WARPS, 16, 8], tl.float32)
     for part in tl.static_range(PARTS):
         at_x = x + part * WIDE + inner
-        low = multiply_eight(tiles, at_x, n, low, K, COUNT, WARPS, PRECISION)
+        low = _add_eight(
+            tiles, at_x, n, low, head_squares, eps,
+            K, part * WIDE, WIDE, COUNT, HEAD, GROUPS, WARPS, PRECISION,
+        )  # fmt: skip
         if n > 8:
-            high = multiply_eight(tiles, at_x + 8 * K, n - 8, high, K, COUNT, WARPS, PRECISION)
+            high = _add_eight(
+                tiles, at_x + 8 * K, n - 8, high, head_squares + 8 * GROUPS * K // max(HEAD, 1), eps,
+                K, part * WIDE, WIDE, COUNT, HEAD, GROUPS, WARPS, PRECISION,
+            )  # fmt: skip
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
@@ -124,6 +135,53 @@ def project_onto_kernel(
         h += tl.sum(high, 0)
         row += 8
         write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
+
+
+@triton.jit
+def _add_eight(
+    tiles, x, n, sums, head_squares, eps,
+    K: tl.constexpr, FIRST: tl.constexpr, WIDE: tl.constexpr, COUNT: tl.constexpr,
+    HEAD: tl.constexpr, GROUPS: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """sums + tile x^T for eight rows; each head times its scale, where x is normed in heads."""
+    if HEAD == 0:
+        rows = load_eight(x, n, K, COUNT)
+        return multiply_eight(tiles, rows, sums, 0, COUNT, WARPS, PRECISION)
+    else:  # noqa: RET505  # the compiler takes one of the two
+        RUN: tl.constexpr = min(HEAD, WIDE // WARPS)  # inner places of a warp in one head
+        row, warp = tl.arange(0, 8)[:, None, None], tl.arange(0, WARPS)[None, :, None]
+        group, none = tl.arange(0, GROUPS)[None, None, :], tl.zeros([WARPS, 16, 8], tl.float32)
+        parts = ()
+        for i in tl.static_range(COUNT * 32 // RUN):
+            head = (FIRST + warp * (WIDE // WARPS) + i * RUN) // HEAD
+            parts += (tl.load(head_squares + (row * (K // HEAD) + head) * GROUPS + group),)
+        rows = load_eight(x, n, K, COUNT)
+        for i in tl.static_range(COUNT * 32 // RUN):
+            found = multiply_eight(
+                tiles, rows, none, i * RUN // 32, RUN // 32, WARPS, PRECISION
+            )  # fmt: skip
+            scale = tl.permute(tl.rsqrt(tl.sum(parts[i], 2) / HEAD + eps), (1, 0))
+            sums += found * scale[:, None, :]
+        return sums
+
+
+@triton.jit
+def gated_kernel(
+    x, squares, weight, rows, out, eps,
+    D: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """out [16, WIDTH] = silu(gate x) (up x) of the stream's norm: 8 columns a program of a warp."""
+    column, row = tl.program_id(0) * 8, tl.arange(0, 16)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    live = (row < tl.load(rows))[:, None]
+    g, up = gate_and_up(x, weight, live, column, D, WIDTH, BLOCK_K, STAGES, PRECISION)
+    norm = tl.reshape(row_scale(read_squares(squares, row, TILES, 1), eps, D), [16])
+    g, up = g * norm[:, None], up * norm[:, None]
+    at = out + row[:, None] * WIDTH + column + tl.arange(0, 8)[None, :]
+    tl.store(at, g * sigmoid(g) * up, mask=live)
 
 
 def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
@@ -146,31 +204,28 @@ def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, ep
     if M % 16:
         raise ShapeError(f"weight has {M} rows; the kernels take multiples of 16: pad it.")
     y = torch.empty(MAX_ROWS, M, dtype=x.dtype, device=x.device)
-    tiles, most = M // 16, PROJECT_PROGRAMS * _multiprocessors(x.device)
-    steps = triton.cdiv(tiles, most)
     warps = warps_for(K, PROJECT_WARPS)
     overlapping = overlaps(x.device)
-    project_kernel[(triton.cdiv(tiles, steps),)](
-        x, x if squares is None else squares, weight, rows, y, eps, M,
+    project_kernel[(M // 16,)](
+        x, x if squares is None else squares, weight, rows, y, eps,
         K=K, Y_ROW=M, TILES=0 if squares is None else squares.shape[1], WARPS=warps,
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
-        num_warps=warps,
+        num_warps=warps, maxnreg=PROJECT_REGISTERS,
     )  # fmt: skip
     return y
 
 
 def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
-    """Contract of the reference: the experts' first launch with one dense expert."""
+    """Contract of the reference: one launch, the weight moved once."""
     D, WIDTH = check_stream(stream, rows), len(weight) // 2
     check_tensor("weight", weight, (2 * WIDTH, D), stream.scaled.dtype)
     if WIDTH % 8:
         raise ShapeError(f"weight has {2 * WIDTH} rows; the kernels take multiples of 16: pad it.")
     out = torch.empty(MAX_ROWS, WIDTH, dtype=weight.dtype, device=weight.device)
     overlapping = overlaps(weight.device)
-    gate_up_kernel[WIDTH // 8, 1](
-        stream.scaled, stream.squares, weight, rows, rows, rows, rows, rows, rows, out, eps,
-        D=D, WIDTH=WIDTH, TOP=1, SHARED=0, RANKS=1, TILES=stream.squares.shape[1],
-        BLOCK_K=gcd(GATE_UP_DEPTH, D),
+    gated_kernel[(WIDTH // 8,)](
+        stream.scaled, stream.squares, weight, rows, out, eps,
+        D=D, WIDTH=WIDTH, TILES=stream.squares.shape[1], BLOCK_K=gcd(GATE_UP_DEPTH, D),
         STAGES=GATE_UP_STAGES, PRECISION=precision(weight.dtype), OVERLAPS=overlapping,
         launch_pdl=overlapping, num_warps=1,
     )  # fmt: skip
@@ -186,6 +241,34 @@ def project_onto(
     taps: Tensor | None = None,
 ) -> None:
     """Contract of the reference: one launch, a program for 16 columns of the stream."""
+    _project_onto(x, weight, rows, stream, norm, taps, None, 0.0)
+
+
+def project_heads_onto(
+    heads: Heads, weight: Tensor, rows: Tensor, eps: float, stream: Stream, norm: Tensor
+) -> None:
+    """Contract of the reference, in the same launch as project_onto. V: a multiple of 32."""
+    N, HV, V = heads.rows.shape
+    groups = heads.squares.shape[-1]
+    check_tensor("squares", heads.squares, (N, HV, groups), torch.float32)
+    if V % 32 or V & (V - 1) or groups & (groups - 1):
+        raise ShapeError(
+            f"heads are {V} wide, their squares in {groups} groups; the kernels take powers of "
+            "two, and heads of 32 at least."
+        )
+    _project_onto(heads.rows.view(N, HV * V), weight, rows, stream, norm, None, heads, eps)
+
+
+def _project_onto(
+    x: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    stream: Stream,
+    norm: Tensor,
+    taps: Tensor | None,
+    heads: Heads | None,
+    eps: float,
+) -> None:
     D, K = check_stream(stream, rows), weight.shape[1]
     check_tensor("x", x, (MAX_ROWS, K), weight.dtype)
     check_tensor("weight", weight, (D, K), stream.scaled.dtype)
@@ -196,12 +279,9 @@ def project_onto(
     overlapping = overlaps(x.device)
     project_onto_kernel[(D // 16,)](
         x, weight, rows, **stream_tensors(stream, norm, taps),
-        K=K, D=D, PARTS=parts, WARPS=warps, PRECISION=precision(x.dtype),
-        OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=warps,
+        head_squares=stream.squares if heads is None else heads.squares, eps=eps,
+        K=K, D=D, PARTS=parts, HEAD=0 if heads is None else heads.rows.shape[-1],
+        GROUPS=1 if heads is None else heads.squares.shape[-1], WARPS=warps,
+        PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
+        num_warps=warps, maxnreg=ONTO_REGISTERS,
     )  # fmt: skip
-
-
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count

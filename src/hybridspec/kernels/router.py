@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic, reportGeneralTypeIssues=false, reportCallIssue=false
-"""Router: logits, softmax, the k best, their shares, and the list of distinct experts, one launch.
+"""Router: logits, softmax, the k best and their shares.
 
-The product takes a program for every 16 experts; the one that finishes last does the rest. Equal
-logits go to the lower index. Replaces product, softmax, sort, gather, division, unique and copies.
+Two launches: the product, a program for every 16 experts; then each row picks, a warp a row. A pass
+of one row has no second launch: the experts' programs pick for themselves (`pick`), which costs
+each of them 0.3 us and spares a launch. Equal logits go to the lower index. Replaces product,
+softmax, sort, gather, division and copies.
 """
+
+from math import gcd
 
 import torch
 import triton
@@ -13,15 +17,15 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hybridspec.kernels.experts import check_routing
+from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.launch import check_tensor, overlaps, precision
-from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.stream import check_stream, read_squares, row_scale
-from hybridspec.kernels.tiles import along, load_weights, multiply_eight, warps_for
+from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_eight, warps_for
 
-ROUTE_WARPS = 8
+ROUTE_WARPS, ROUTE_SPLIT = 4, 4
 
 
 @triton.jit
@@ -38,150 +42,154 @@ def _value(key):
 
 
 @triton.jit
-def _either(a, b):
-    return a | b
-
-
-@triton.jit
-def route_kernel(
-    x, squares, weight, rows, logits, arrived, ids, weights, shared, scale, chosen, count, eps,
-    D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr,
-    TILES: tl.constexpr, PADDED: tl.constexpr,
-    SUMS_TO_ONE: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAPS: tl.constexpr,
+def logits_kernel(
+    x, weight, rows, logits,
+    D: tl.constexpr, E: tl.constexpr, SPLIT: tl.constexpr, WARPS: tl.constexpr,
+    PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """weight [E + 1, D]: the router, then the shared expert's gate. PADDED: power of two >= E."""
-    COUNT: tl.constexpr = D // WARPS // 32
-    i_n = tl.program_id(0)
-    inner = along(D, WARPS)
-    column, eight = i_n * 16 + tl.arange(0, 16), tl.arange(0, 8)[:, None, None]
-    low = weight + tl.minimum(i_n * 16 + eight, E) * D + inner
-    high = weight + tl.minimum(i_n * 16 + 8 + eight, E) * D + inner
+    """logits [16, SPLIT, E + 1] of the scaled rows, a part of the inner dimension each.
+
+    weight [E + 1, D]: router, then the shared gate. Small programs, which fit beside the product
+    that they wait for, so that weights are there when it ends.
+    """
+    WIDE: tl.constexpr = D // SPLIT
+    COUNT: tl.constexpr = WIDE // WARPS // 32
+    first, part = tl.program_id(0) * 16, tl.program_id(1)
+    inner = part * WIDE + along(WIDE, WARPS)
+    column, eight = first + tl.arange(0, 16), tl.arange(0, 8)[:, None, None]
+    low = weight + tl.minimum(first + eight, E) * D + inner
+    high = weight + tl.minimum(first + 8 + eight, E) * D + inner
     tiles = load_weights(low, high, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    row = tl.arange(0, 8)
-    parts = read_squares(squares, row, TILES, WARPS)
     none = tl.zeros([WARPS, 16, 8], tl.float32)
-    sums = multiply_eight(tiles, x + inner, n, none, D, COUNT, WARPS, PRECISION)
-    sums = sums * row_scale(parts, eps, D)[:, None, :]
-    place = logits + row[None, :] * (E + 32) + column[:, None]
-    tl.store(place, tl.sum(sums, 0), mask=(column <= E)[:, None] & (row < n)[None, :])
+    row, is_there = tl.arange(0, 8), (column <= E)[:, None]
+    place = logits + (row[None, :] * SPLIT + part) * (E + 1) + column[:, None]
+    own = load_eight(x + inner, n, D, COUNT)
+    sums = multiply_eight(tiles, own, none, 0, COUNT, WARPS, PRECISION)
+    tl.store(place, tl.sum(sums, 0), mask=is_there & (row < n)[None, :])
     if n > 8:
-        parts = read_squares(squares, row + 8, TILES, WARPS)
-        second = x + 8 * D + inner
-        sums = multiply_eight(tiles, second, n - 8, none, D, COUNT, WARPS, PRECISION)
-        sums = sums * row_scale(parts, eps, D)[:, None, :]
-        is_asked = (column <= E)[:, None] & (row + 8 < n)[None, :]
-        tl.store(place + 8 * (E + 32), tl.sum(sums, 0), mask=is_asked)
-    tl.debug_barrier()
-    if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
-        tl.debug_barrier()
-        tl.store(arrived, 0)
-        every = tl.arange(0, 16)
-        b_scale = row_scale(read_squares(squares, every, TILES, WARPS), eps, D)
-        tl.store(scale + every[None, :] + 0 * tl.arange(0, WARPS)[:, None], b_scale, mask=every < n)
-        words = tl.zeros([32], tl.int32)
-        for start in range(0, n, 8):
-            of_eight = start + tl.arange(0, 8)
-            words |= _pick(logits, ids, weights, shared, of_eight, n, E, TOP, PADDED, SUMS_TO_ONE)
-        part = tl.arange(0, PADDED // 32)
-        present = tl.reshape((words[None, :] >> part[:, None]) & 1, [PADDED])
-        _store_list(present, chosen, count, E, SHARED, PADDED)
+        own = load_eight(x + 8 * D + inner, n - 8, D, COUNT)
+        sums = multiply_eight(tiles, own, none, 0, COUNT, WARPS, PRECISION)
+        place += 8 * SPLIT * (E + 1)
+        tl.store(place, tl.sum(sums, 0), mask=is_there & (row + 8 < n)[None, :])
 
 
 @triton.jit
-def _store_list(
-    present, chosen, count, E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr
-):
-    """The shared expert's pieces, then the experts that are present [PADDED], rising."""
-    expert = tl.arange(0, PADDED)
-    tl.store(chosen + tl.cumsum(present, 0) + (SHARED - 1), expert, mask=present > 0)
-    tl.store(chosen + expert, E + expert, mask=expert < SHARED)
-    tl.store(count, tl.sum(present, 0) + SHARED)
+def _logit(logits, expert, b_scale, E: tl.constexpr, SPLIT: tl.constexpr):
+    """A row's logits of some experts; E: the shared one's gate."""
+    z = tl.load(logits + expert, mask=expert <= E, other=0.0)
+    for part in tl.static_range(1, SPLIT):
+        z += tl.load(logits + part * (E + 1) + expert, mask=expert <= E, other=0.0)
+    return z * b_scale
 
 
 @triton.jit
-def _pick(
-    logits, ids, weights, shared, row, n,
-    E: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr, SUMS_TO_ONE: tl.constexpr,
+def pick(
+    logits, b_scale, steered, E: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr,
+    SPLIT: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr,
 ):  # fmt: skip
-    """Ids and shares of eight rows; which experts any of them chose: bit p of [32] is 32 p + lane.
+    """A row's experts, best first, and their shares, both by lane [32]; which they are; the gate.
 
-    Lane l holds experts l, l + 32, ...: a row lies in one warp.
+    Bit p of lane l in the third: expert 32 p + l. One warp; PADDED: power of two >= E. STEERED: of
+    the experts in `steered` [TOP] alone. The fourth is the share of the shared expert.
     """
     PARTS: tl.constexpr = PADDED // 32
-    lane = tl.arange(0, 32)[None, :]
-    live = (row < n)[:, None]
+    lane = tl.arange(0, 32)
     keys = ()
     for part in tl.static_range(PARTS):
-        at = row[:, None] * (E + 32) + part * 32 + lane
-        is_there = part * 32 + lane < E
-        z = tl.load(logits + at, mask=live & is_there, other=0.0, cache_modifier=".cg")
-        keys += (tl.where(is_there, _sortable(z), -(2**31)),)
-    gate = tl.load(logits + row * (E + 32) + E, mask=row < n, other=0.0, cache_modifier=".cg")
+        expert = part * 32 + lane
+        z = _logit(logits, expert, b_scale, E, SPLIT)
+        keys += (tl.where(expert < E, _sortable(z), -(2**31)),)
     left = keys
-    word = tl.zeros([8, 32], tl.int32)
-    best, share = tl.zeros([8, 32], tl.int32), tl.zeros([8, 32], tl.float32)  # lane i: the ith
-    first, mass = tl.zeros([8], tl.float32), tl.zeros([8], tl.float32)
+    if STEERED:
+        left = ()
+        for part in tl.static_range(PARTS):
+            is_in = lane < 0
+            for i in tl.static_range(TOP):
+                is_in |= tl.load(steered + i) == part * 32 + lane
+            left += (tl.where(is_in, keys[part], -(2**31)),)
+    best, share = tl.zeros([32], tl.int32), tl.zeros([32], tl.float32)
+    word = tl.zeros([32], tl.int32)
+    first, mass = 0.0, 0.0
     for i in tl.static_range(TOP):
         largest = left[0]
         for part in tl.static_range(1, PARTS):
             largest = tl.maximum(largest, left[part])
-        top = tl.max(largest, 1)
-        index = tl.full([8, 32], E, tl.int32)
+        top = tl.max(largest, 0)
+        index = tl.full([32], E, tl.int32)
         for part in tl.static_range(PARTS - 1, -1, -1):
-            index = tl.where(left[part] == top[:, None], part * 32 + lane, index)
-        expert = tl.min(index, 1)
+            index = tl.where(left[part] == top, part * 32 + lane, index)
+        expert = tl.min(index, 0)
         if i == 0:
             first = _value(top)
         p = tl.exp(_value(top) - first)
         mass += p
-        share = tl.where(lane == i, p[:, None], share)
-        best = tl.where(lane == i, expert[:, None], best)
-        word |= tl.where(lane == expert[:, None] % 32, 1 << (expert[:, None] // 32), 0)
+        share = tl.where(lane == i, p, share)
+        best = tl.where(lane == i, expert, best)
+        word |= tl.where(lane == expert % 32, 1 << (expert // 32), 0)
         rest = ()
         for part in tl.static_range(PARTS):
-            is_it = expert[:, None] == part * 32 + lane
-            rest += (tl.where(is_it, -(2**31), left[part]),)
+            rest += (tl.where(expert == part * 32 + lane, -(2**31), left[part]),)
         left = rest
     if not SUMS_TO_ONE:
-        mass = tl.zeros([8], tl.float32)
+        mass = 0.0
         for part in tl.static_range(PARTS):
-            p = tl.exp(_value(keys[part]) - first[:, None])
-            mass += tl.sum(tl.where(part * 32 + lane < E, p, 0.0), 1)
-    at = row[:, None] * TOP + lane
-    tl.store(weights + at, share / mass[:, None], mask=(lane < TOP) & live)
-    tl.store(ids + at, best, mask=(lane < TOP) & live)
-    tl.store(shared + row, sigmoid(gate), mask=row < n)
-    return tl.reduce(tl.where(live, word, 0), 0, _either)
+            p = tl.exp(_value(keys[part]) - first)
+            mass += tl.sum(tl.where(part * 32 + lane < E, p, 0.0), 0)
+    gate = tl.sum(_logit(logits, E + tl.arange(0, 1), b_scale, E, SPLIT), 0)
+    return best, share / mass, word, sigmoid(gate)
 
 
 @triton.jit
-def _list_kernel(
-    ids, rows, chosen, count,
-    E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr,
+def keep_picked(
+    best, share, word, gate, b_scale, ids, weights, shared, scale, words, row, TOP: tl.constexpr
+):
+    """Write what a row picked."""
+    lane = tl.arange(0, 32)
+    tl.store(weights + row * TOP + lane, share, mask=lane < TOP)
+    tl.store(ids + row * TOP + lane, best, mask=lane < TOP)
+    tl.store(words + row * 32 + lane, word)
+    tl.store(shared + row, gate)
+    tl.store(scale + row, b_scale)
+
+
+@triton.jit
+def scale_of(squares, row, eps, D: tl.constexpr, TILES: tl.constexpr):
+    """1 / root mean square of one row, a scalar; one warp."""
+    parts = read_squares(squares, row + tl.arange(0, 1), TILES, 1)
+    return tl.sum(tl.reshape(row_scale(parts, eps, D), [1]), 0)
+
+
+@triton.jit
+def pick_kernel(
+    squares, logits, steered, length, rows, ids, weights, shared, scale, words, eps,
+    D: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
+    PADDED: tl.constexpr, SPLIT: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    row, expert = tl.arange(0, 16), tl.arange(0, PADDED)
-    live = (row < tl.load(rows))[:, None]
-    picked = tl.zeros([16, PADDED], tl.int32)
-    for i in tl.static_range(TOP):
-        own = tl.load(ids + row * TOP + i)[:, None] == expert[None, :]
-        picked = tl.where(own & live, 1, picked)
-    _store_list(tl.max(picked, 0), chosen, count, E, SHARED, PADDED)
+    """One row."""
+    row = tl.program_id(0)
+    n = tl.load(rows)
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    if row < n:
+        if STEERED:
+            steered += (tl.load(length) + row).to(tl.int64) * TOP
+        b_scale = scale_of(squares, row, eps, D, TILES)
+        best, share, word, gate = pick(
+            logits + row * SPLIT * (E + 1), b_scale, steered,
+            E, TOP, PADDED, SPLIT, SUMS_TO_ONE, STEERED,
+        )  # fmt: skip
+        keep_picked(best, share, word, gate, b_scale, ids, weights, shared, scale, words, row, TOP)
 
 
-def list_experts(routing: Routing, rows: Tensor) -> None:
-    """Contract of the reference. It begins when the launch ahead has ended."""
-    check_tensor("rows", rows, (), torch.int32)
-    E, top = check_routing(routing)
-    _list_kernel[(1,)](
-        routing.ids, rows, routing.chosen, routing.count,
-        E=E, SHARED=routing.pieces, TOP=top, PADDED=_padded(E),
-        num_warps=4,
-    )  # fmt: skip
+def splits(D: int) -> int:
+    """In how many parts the router's inner dimension D is summed."""
+    return gcd(ROUTE_SPLIT, D // 32)
 
 
 def route_stream(
@@ -190,25 +198,65 @@ def route_stream(
     rows: Tensor,
     eps: float,
     routing: Routing,
+    steering: Steering | None = None,
     *,
-    sums_to_one: bool = True,
+    most_rows: int = MAX_ROWS,
 ) -> None:
-    """Contract of the reference."""
+    """Contract of the reference; most_rows 1: only the logits, the experts' launch does the rest."""
     D = check_stream(stream, rows)
     E, top = check_routing(routing)
     check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
-    logits = torch.empty(16, E + 32, dtype=torch.float32, device=weight.device)
-    warps = warps_for(D, ROUTE_WARPS)
+    split = routing.logits.shape[1]
+    if D % (32 * split):
+        raise ShapeError(f"the stream is {D} wide, which {split} splits of the router do not fit.")
+    warps = warps_for(D // split, ROUTE_WARPS)
     overlapping = overlaps(weight.device)
-    route_kernel[(triton.cdiv(E + 1, 16),)](
-        stream.scaled, stream.squares, weight, rows, logits, routing.arrived, routing.ids,
-        routing.weights, routing.shared, routing.scale, routing.chosen, routing.count, eps,
-        D=D, E=E, SHARED=routing.pieces, TOP=top, PADDED=_padded(E), TILES=stream.squares.shape[1],
-        SUMS_TO_ONE=sums_to_one, WARPS=warps,
+    logits_kernel[triton.cdiv(E + 1, 16), split](
+        stream.scaled, weight, rows, routing.logits, D=D, E=E, SPLIT=split, WARPS=warps,
         PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps,
     )  # fmt: skip
+    if most_rows > 1:
+        pick_kernel[(most_rows,)](
+            stream.squares, routing.logits, **steering_of(routing, steering), rows=rows,
+            ids=routing.ids, weights=routing.weights, shared=routing.shared, scale=routing.scale,
+            words=routing.words, eps=eps, D=D, TILES=stream.squares.shape[1],
+            OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
+        )  # fmt: skip
 
 
-def _padded(E: int) -> int:
-    return 1 << max(5, (E - 1).bit_length())
+def steering_of(routing: Routing, steering: Steering | None) -> dict[str, Tensor | int | bool]:
+    """Arguments of a launch that picks. Raises ShapeError."""
+    E, top = check_routing(routing)
+    if steering is not None:
+        check_tensor("steered", steering.table, (len(steering.table), top), torch.int32)
+        check_tensor("length", steering.length, (), torch.int32)
+    return {
+        "steered": routing.ids if steering is None else steering.table,
+        "length": routing.count if steering is None else steering.length,
+        "E": E,
+        "TOP": top,
+        "PADDED": 1 << max(5, (E - 1).bit_length()),
+        "SPLIT": routing.logits.shape[1],
+        "SUMS_TO_ONE": routing.sums_to_one,
+        "STEERED": steering is not None,
+    }
+
+
+def check_routing(routing: Routing) -> tuple[int, int]:
+    """How many experts there are, and how many a row chooses. Raises ShapeError."""
+    E, top = routing.experts, routing.ids.shape[1]
+    check_tensor("ids", routing.ids, (MAX_ROWS, top), torch.int32)
+    check_tensor("weights", routing.weights, (MAX_ROWS, top), torch.float32)
+    check_tensor("shared", routing.shared, (MAX_ROWS,), torch.float32)
+    check_tensor("scale", routing.scale, (MAX_ROWS,), torch.float32)
+    check_tensor("logits", routing.logits, (MAX_ROWS, routing.logits.shape[1], E + 1), torch.float32)
+    check_tensor("words", routing.words, (MAX_ROWS, 32), torch.int32)
+    check_tensor("chosen", routing.chosen, (E + routing.pieces,), torch.int32)
+    check_tensor("count", routing.count, (), torch.int32)
+    if not 1 <= E <= 1024 or not 1 <= routing.pieces <= 32 or top > min(32, E):
+        raise ShapeError(
+            f"routing is to {top} of {E} experts, a shared one beside them of {routing.pieces} "
+            "pieces; the kernels take up to 32 of 1024, and 32 pieces."
+        )
+    return E, top

@@ -6,7 +6,7 @@
 Weights go from memory into the registers that the tensor cores read, with no stop in shared memory
 and no barrier: a warp loads 8 rows of 32 numbers, 16 bytes a thread, and both operands name these
 32 numbers in the order in which the threads hold them (`as_operand`). All loads of a tile are under
-way before its first product, those of the first tile before the launch waits for the one ahead.
+way before its first product, and before the launch waits for the one ahead.
 """
 
 import triton
@@ -42,19 +42,25 @@ def as_operand(tile, ROWS: tl.constexpr, WARPS: tl.constexpr):
 
 
 @triton.jit
-def multiply_eight(
-    tiles, x, n, sums, X_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """sums [WARPS, 16, 8] + tile x^T for eight rows of x, of which the first n count.
+def load_eight(x, n, X_ROW: tl.constexpr, COUNT: tl.constexpr):
+    """Eight rows of x, of which the first n count, at the inner places of COUNT pairs of tiles.
 
-    x: pointers [1, WARPS, 32] into the first row, at the inner places of the tiles
+    x: pointers [1, WARPS, 32] into the first row
     """
     row = tl.arange(0, 8)[:, None, None]
     rows = ()
     for i in tl.static_range(COUNT):
         rows += (tl.load(x + row * X_ROW + i * 32, mask=row < n, other=0.0),)
-    for i in tl.static_range(COUNT):
+    return rows
+
+
+@triton.jit
+def multiply_eight(
+    tiles, rows, sums, FIRST: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """sums [WARPS, 16, 8] + tile x^T over COUNT pairs of tiles from FIRST on."""
+    for i in tl.static_range(FIRST, FIRST + COUNT):
         a = tl.permute(tl.join(tiles[2 * i], tiles[2 * i + 1]), (1, 3, 0, 2))
         a = as_operand(tl.reshape(a, [WARPS, 16, 32]), 16, WARPS)
         b = as_operand(tl.permute(rows[i], (1, 0, 2)), 8, WARPS)

@@ -19,9 +19,10 @@ from torch import Tensor
 from hybridspec.core.errors import OptionError
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.core.records import Reading, Routed
-from hybridspec.kernels import attention, experts, gdn, head, norm, product, router, stream
+from hybridspec.kernels import attention, experts, gdn, head, product, router, stream
 from hybridspec.kernels.reference.gdn import GdnWeights
-from hybridspec.kernels.reference.router import Routing
+from hybridspec.kernels.reference.norm import HeadGate, Heads
+from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.models.state import TargetState
 from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Moe, Target
@@ -44,8 +45,6 @@ class FusedState(TargetState):
 class FusedRouted(Routed):
     """Rows that stand before the first router's experts, in the target's buffers."""
 
-    rows: Tensor
-    """[] int32: rows that were read"""
     most_rows: int
     """rows that there could have been"""
 
@@ -111,6 +110,8 @@ class FusedTarget:
     head: Tensor
     rotary: Tensor
     buffers: Buffers
+    steered: Tensor | None = None
+    """[layers, positions, k] int32: experts that a benchmark prescribes"""
 
     @classmethod
     def of(
@@ -186,21 +187,17 @@ class FusedTarget:
             normed=own.stream.scaled,
             expert_ids=own.routings[first].ids,
             expert_weights=own.routings[first].weights,
-            rows=rows,
             most_rows=len(tokens),
         )
 
     def read_on(self, routed: Routed, rows: Tensor, state: TargetState) -> Reading:
         """Read the first `rows` of the routed rows to the end; the others fetch no expert.
 
-        rows [] int32, 1..rows that were routed; the tensor that was routed by, where all are kept:
-        any other makes the list of experts anew
+        rows [] int32, 1..rows that were routed
         """
         assert isinstance(routed, FusedRouted)
         own, (first, moe) = self.buffers, self.first_moe
         walk = Walk(state=state, rows=rows, most_rows=routed.most_rows)
-        if rows is not routed.rows:
-            router.list_experts(own.routings[first], rows)
         self._run_experts(first, moe, walk)
         for number in range(first + 1, len(self.layers)):
             self._mix(number, walk)
@@ -212,14 +209,14 @@ class FusedTarget:
 
     def _mix(self, number: int, walk: "Walk") -> None:
         """Add the mixer's output to the stream."""
-        layer = self.layers[number]
+        layer, held = self.layers[number], self.buffers.stream
+        weight, following = layer.mixer.out_proj, layer.post_norm
         if isinstance(layer.mixer, GdnMixer):
-            x = self._gdn(layer.mixer, walk)
+            heads, eps = self._gdn(layer.mixer, walk), self.config.rms_norm_eps
+            product.project_heads_onto(heads, weight, walk.rows, eps, held, following)
         else:
             x = self._attention(layer.mixer, walk)
-        product.project_onto(
-            x, layer.mixer.out_proj, walk.rows, self.buffers.stream, layer.post_norm
-        )
+            product.project_onto(x, weight, walk.rows, held, following)
 
     def _feed(self, number: int, walk: "Walk") -> None:
         """Add what follows the mixer, experts or a dense MLP."""
@@ -233,17 +230,21 @@ class FusedTarget:
             following, taps = self._following(number)
             product.project_onto(x, mlp.down, walk.rows, own, following, taps)
 
-    def _gdn(self, mixer: GdnMixer, walk: "Walk") -> Tensor:
+    def _gdn(self, mixer: GdnMixer, walk: "Walk") -> Heads:
         config, state = self.config, walk.state
         HV, V, C = config.linear_num_value_heads, config.linear_value_head_dim, config.conv_width
         y = self._project(mixer.in_proj, walk)
         z, b, a = y[:, C : C + HV * V], *y[:, C + HV * V : C + HV * V + 2 * HV].chunk(2, dim=1)
         is_walk = self.mode == "exact" or walk.most_rows == 1
         verify = gdn.verify_exact if is_walk else gdn.verify_block
+        groups = gdn.head_groups(config.linear_key_head_dim, V)
+        squares = torch.empty(MAX_ROWS, HV, groups, dtype=torch.float32, device=y.device)
+        gate = HeadGate(z=z.view(-1, HV, V), weight=mixer.norm, squares=squares)
         records = state.gdn_records(mixer.index)
-        seen = verify(y[:, :C], a, b, mixer.weights, state.gdn(mixer.index), records, walk.rows)
-        gated = norm.gated_rms_norm(seen, z.view(-1, HV, V), mixer.norm, config.rms_norm_eps)
-        return gated.view(MAX_ROWS, HV * V)
+        rows = verify(
+            y[:, :C], a, b, mixer.weights, state.gdn(mixer.index), records, walk.rows, gate
+        )
+        return Heads(rows=rows, squares=squares)
 
     def _attention(self, mixer: AttentionMixer, walk: "Walk") -> Tensor:
         y, state = self._project(mixer.in_proj, walk), walk.state
@@ -269,7 +270,8 @@ class FusedTarget:
             walk.rows,
             self.config.rms_norm_eps,
             self.buffers.routings[number],
-            sums_to_one=self.config.norm_topk_prob,
+            self._steering(number, walk),
+            most_rows=walk.most_rows,
         )
 
     def _run_experts(self, number: int, moe: FusedMoe, walk: "Walk") -> None:
@@ -282,8 +284,15 @@ class FusedTarget:
             walk.rows,
             following,
             taps,
+            eps=self.config.rms_norm_eps,
+            steering=self._steering(number, walk),
             most_rows=walk.most_rows,
         )
+
+    def _steering(self, number: int, walk: "Walk") -> Steering | None:
+        if self.steered is None:
+            return None
+        return Steering(table=self.steered[number], length=walk.state.length)
 
     def _following(self, number: int) -> tuple[Tensor, Tensor | None]:
         """The norm that reads a layer's output next, and where that output is set aside."""
@@ -313,7 +322,12 @@ def empty_buffers(
     D = config.hidden_size
     counts = torch.zeros(len(config.layer_types), dtype=torch.int32, device=device)
     routing = Routing.empty(
-        config.num_experts, config.num_experts_per_tok, device, shared_pieces(config)
+        config.num_experts,
+        config.num_experts_per_tok,
+        device,
+        pieces=shared_pieces(config),
+        sums_to_one=config.norm_topk_prob,
+        parts=router.splits(D),
     )
     return Buffers(
         tokens=torch.zeros(MAX_ROWS, dtype=torch.int64, device=device),

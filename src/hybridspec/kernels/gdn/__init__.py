@@ -11,8 +11,9 @@ may write it, nothing is copied.
 from hybridspec.kernels.gdn.launches import (
     commit,
     commit_block,
+    head_groups,
     verify_block,
     verify_exact,
 )
 
-__all__ = ["commit", "commit_block", "verify_block", "verify_exact"]
+__all__ = ["commit", "commit_block", "head_groups", "verify_block", "verify_exact"]

@@ -37,13 +37,14 @@ from hybridspec.kernels.gdn.rows import (
 @triton.jit
 def block_kernel(
     x, a, b, weight, rate, bias, past, state, rows,
-    y, inputs, updates, keys, log_decays, coefficients,
+    y, inputs, updates, keys, log_decays, coefficients, z, norm, squares,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, CONV: tl.constexpr,
     N: tl.constexpr, C: tl.constexpr, X_ROW: tl.constexpr, X_ITEM: tl.constexpr,
     A_ROW: tl.constexpr, A_ITEM: tl.constexpr, BLOCK_V: tl.constexpr, THIRD: tl.constexpr,
+    Z_ROW: tl.constexpr, GROUP: tl.constexpr,
     KEEPS_INPUTS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """THIRD: bf16; fp32 in the interpreter, which has no bf16."""
+    """THIRD: bf16; fp32 in the interpreter, which has no bf16. Z_ROW: 0 without a gate."""
     i_v, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     i_key = i_h // (HV // H)
     row = tl.arange(0, N)
@@ -128,13 +129,25 @@ def block_kernel(
     Z += product(tl.trans(v_high), enters, i_h, 7)
     Z += product(tl.trans(v_middle), enters, i_h, 8) + product(tl.trans(v_low), enters, i_h, 9)
 
+    if Z_ROW > 0:
+        at = z + time[None, :] * Z_ROW + i_h * V + column[:, None]
+        gate = tl.load(at, mask=(live & ~is_key)[None, :], other=0.0).to(tl.float32)
+        gated = gate * sigmoid(gate) * tl.load(norm + column).to(tl.float32)[:, None]
     every = tl.zeros([BLOCK_V, 2 * N], tl.int32)
     Z = tl.gather(Z, every + i[None, :], 1)
     for s in tl.static_range(N):
         Z -= tl.gather(Z, every + (N + s), 1) * of_key[s][None, :]
 
-    out = ((i_b * N + time)[None, :] * HV + i_h) * V + column[:, None]
-    tl.store(y + out, Z, mask=(live & ~is_key)[None, :])
+    head = (i_b * N + time)[None, :] * HV + i_h
+    out = head * V + column[:, None]
     tl.store(updates + out, Z, mask=(live & is_key)[None, :])
+    if Z_ROW > 0:
+        parts: tl.constexpr = BLOCK_V // GROUP
+        part = i_v * parts + tl.arange(0, parts)
+        b_squares = tl.sum(tl.reshape(Z * Z, [parts, GROUP, 2 * N]), 1)
+        place = squares + head * (V // GROUP) + part[:, None]
+        tl.store(place, b_squares, mask=(live & ~is_key)[None, :])
+        Z = Z * gated
+    tl.store(y + out, Z, mask=(live & ~is_key)[None, :])
     if KEEPS_INPUTS:
         tl.store(inputs + (i_b * N + row)[:, None] * C + channels_v, v0, mask=live_v)

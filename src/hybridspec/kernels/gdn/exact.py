@@ -89,11 +89,11 @@ def prepare_kernel(
 
 @triton.jit
 def walk_kernel(
-    state, rows, queries, keys, values, gates, y, updates,
+    state, rows, queries, keys, values, gates, y, updates, z, norm, squares,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, N: tl.constexpr,
-    BLOCK_V: tl.constexpr, LANES_K: tl.constexpr, OVERLAPS: tl.constexpr,
+    Z_ROW: tl.constexpr, BLOCK_V: tl.constexpr, LANES_K: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_V columns of one value head, row after row."""
+    """BLOCK_V columns of one value head, row after row. Z_ROW: 0 without a gate."""
     i_v, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     column = i_v * BLOCK_V + tl.arange(0, BLOCK_V)
     along_v = column[:, None, None]
@@ -101,9 +101,12 @@ def walk_kernel(
     along_k += tl.arange(0, LANES_K)[None, None, :]
     # [BLOCK_V, K / LANES_K, LANES_K]
     S = tl.load(state + ((i_b * HV + i_h) * V + along_v) * K + along_k)
+    z += i_h * V + column
+    if Z_ROW > 0:  # written by the launch ahead of the one that this waits for
+        gate, weight = tl.load(z).to(tl.float32), tl.load(norm + column).to(tl.float32)
     if OVERLAPS:
+        gdc_launch_dependents()  # what comes next reads weights, and no output of `prepare`
         gdc_wait()
-        gdc_launch_dependents()  # not sooner: docs/gdn.md
     n = tl.load(rows + i_b)
     at_key = (i_b * N * H + i_h // (HV // H)) * K + along_k + 0 * along_v
     head = i_b * N * HV + i_h
@@ -126,6 +129,12 @@ def walk_kernel(
         # fused by hand, as in the commit: there the compiler might fuse the other product
         S = tl.fma(u[:, None, None] + tl.zeros_like(S), k, S)
         out = (head + row * HV) * V + column
-        tl.store(y + out, seen + both * u)
+        seen += both * u
+        if Z_ROW > 0:
+            next_gate = tl.load(z + ahead * Z_ROW).to(tl.float32)
+            tl.store(squares + (head + row * HV) * (V // BLOCK_V) + i_v, tl.sum(seen * seen, 0))
+            seen = seen * weight * gate * sigmoid(gate)
+            gate = next_gate
+        tl.store(y + out, seen)
         tl.store(updates + out, u)
         q, k, v, beta, alpha = next_q, next_k, next_v, next_beta, next_alpha

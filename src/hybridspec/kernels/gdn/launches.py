@@ -12,8 +12,9 @@ from torch import Tensor
 from hybridspec.kernels.gdn.block import block_kernel
 from hybridspec.kernels.gdn.commit import commit_kernel
 from hybridspec.kernels.gdn.exact import prepare_kernel, walk_kernel
-from hybridspec.kernels.launch import INTERPRETED, ShapeError, overlaps
+from hybridspec.kernels.launch import INTERPRETED, ShapeError, check_tensor, overlaps
 from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights
+from hybridspec.kernels.reference.norm import HeadGate
 
 WIDTHS = (16, 32, 64, 128, 256)
 """of keys and of values"""
@@ -23,6 +24,7 @@ THIRD = tl.float32 if INTERPRETED else tl.bfloat16
 PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
 # by K: 8 of 256 spill 104 bytes a thread
 WALK_COLUMNS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 4}
+WALK_REGISTERS = 128  # beside the product that comes next, whose weights arrive meanwhile
 WALK_LANES = 16  # 8 columns 316 us with prepare; before the late trigger 32 lanes were slower
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 158 us; with bf16 halves 155, 64 columns 194, 4 warps 197
 EXACT_COMMIT_COLUMNS, EXACT_COMMIT_WARPS = 8, 1  # 69 us; 32 columns and 4 warps 73
@@ -52,8 +54,12 @@ def verify_exact(
     state: GdnState,
     records: GdnRecords,
     rows: Tensor,
+    gate: HeadGate | None = None,
 ) -> Tensor:
-    """Row by row; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on."""
+    """Row by row; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on.
+
+    With a gate they are gated; its squares come in groups of WALK_COLUMNS[K] columns.
+    """
     sizes = _check(qkv, a, b, weights, state, records, rows)
     B, N, H, HV, K, V = (getattr(sizes, name) for name in ("B", "N", "H", "HV", "K", "V"))
     device, modes = qkv.device, _modes(qkv, records)
@@ -71,8 +77,10 @@ def verify_exact(
     columns = WALK_COLUMNS[K]
     walk_kernel[V // columns, HV, B](
         state.recurrent, rows, queries, records.keys, values, gates, y, records.updates,
+        **_gate(gate, y, columns),
         H=H, HV=HV, K=K, V=V, N=N, BLOCK_V=columns, LANES_K=WALK_LANES,
         OVERLAPS=modes["OVERLAPS"], launch_pdl=modes["launch_pdl"], num_warps=1,
+        maxnreg=WALK_REGISTERS,
     )  # fmt: skip
     return y
 
@@ -85,8 +93,12 @@ def verify_block(
     state: GdnState,
     records: GdnRecords,
     rows: Tensor,
+    gate: HeadGate | None = None,
 ) -> Tensor:
-    """In block form; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on. N = 16."""
+    """In block form; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on. N = 16.
+
+    With a gate they are gated; its squares come in groups of WALK_COLUMNS[K] columns.
+    """
     sizes = _check(qkv, a, b, weights, state, records, rows)
     if sizes.N != 16:
         raise ShapeError(f"a block is verified in 16 rows; qkv holds {sizes.N}: pad it.")
@@ -100,6 +112,7 @@ def verify_block(
         qkv, a, b, weights.conv, weights.decay_rate, weights.dt_bias,
         state.conv, state.recurrent, rows,
         y, records.inputs, records.updates, records.keys, records.log_decays, scratch,
+        **_gate(gate, y, WALK_COLUMNS[sizes.K]), GROUP=min(columns, WALK_COLUMNS[sizes.K]),
         **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_V=columns, THIRD=THIRD,
         **_modes(qkv, records), num_warps=BLOCK_WARPS,
     )  # fmt: skip
@@ -142,6 +155,26 @@ def _commit(
         BLOCK_C=COMMIT_CHANNELS, IS_EXACT=is_exact,
         num_warps=EXACT_COMMIT_WARPS if is_exact else BLOCK_COMMIT_WARPS,
     )  # fmt: skip
+
+
+def head_groups(K: int, V: int) -> int:
+    """In how many groups of columns the squares of a gated head come."""
+    return V // WALK_COLUMNS[K]
+
+
+def _gate(gate: HeadGate | None, y: Tensor, columns: int) -> dict[str, Tensor | int]:
+    """Raises ShapeError where gate, weight or squares do not fit outputs y [N, HV, V]."""
+    if gate is None:
+        return {"z": y, "norm": y, "squares": y, "Z_ROW": 0}
+    N, HV, V = y.shape
+    if gate.z.shape != y.shape or gate.z.dtype != y.dtype or gate.z.stride()[1:] != (V, 1):
+        raise ShapeError(
+            f"z must be {y.dtype} {(N, HV, V)}, its heads one after another, got {gate.z.dtype} "
+            f"{tuple(gate.z.shape)}, strides {gate.z.stride()}."
+        )
+    check_tensor("norm", gate.weight, (V,), gate.weight.dtype)
+    check_tensor("squares", gate.squares, (N, HV, V // columns), torch.float32)
+    return {"z": gate.z, "norm": gate.weight, "squares": gate.squares, "Z_ROW": gate.z.stride(0)}
 
 
 def _modes(qkv: Tensor, records: GdnRecords) -> dict[str, bool]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.kernels.reference.activation import sigmoid, silu, softplus
-from hybridspec.kernels.reference.norm import l2_norm
+from hybridspec.kernels.reference.norm import HeadGate, gate_heads, l2_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +110,18 @@ def verify_exact(
     state: GdnState,
     records: GdnRecords,
     rows: Tensor,
+    gate: HeadGate | None = None,
 ) -> Tensor:
     """Outputs row by row: each equals, bit for bit, what plain decoding computes.
 
     Arguments as in `prepare`; N = MAX_ROWS; rows [] int32, 0..N. Writes records, leaves the state.
+    With a gate, which takes no batch, outputs are gated, and the gate's squares written.
     returns [N, HV, V], zeros from `rows` on
     """
     if qkv.dim() == 3:
         return _each(verify_exact, qkv, a, b, weights, state, records, rows)
+    if gate is not None:
+        return gate_heads(verify_exact(qkv, a, b, weights, state, records, rows), gate, rows)
     x = prepare(qkv, a, b, weights, state)
     decays = x.log_decay.exp()
     memory = state.recurrent
@@ -141,6 +145,7 @@ def verify_block(
     state: GdnState,
     records: GdnRecords,
     rows: Tensor,
+    gate: HeadGate | None = None,
 ) -> Tensor:
     """Outputs in block form, one triangular solve instead of a walk.
 
@@ -149,6 +154,8 @@ def verify_block(
     """
     if qkv.dim() == 3:
         return _each(verify_block, qkv, a, b, weights, state, records, rows)
+    if gate is not None:
+        return gate_heads(verify_block(qkv, a, b, weights, state, records, rows), gate, rows)
     n = int(rows)
     if not n:
         return qkv.new_zeros(len(qkv), *state.recurrent.shape[::2])

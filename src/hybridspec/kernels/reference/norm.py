@@ -5,6 +5,8 @@
 Two kinds live in one model: adding 1 to the weight of the wrong one, or twice, is a known fault.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,35 @@ def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
     weight [V]          float; plain, starts at 1
     """
     return rms_norm(y, weight, eps) * silu(z)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadGate:
+    """What gates the heads of a GDN layer, and where the sums of their squares go."""
+
+    z: Tensor
+    """[N, HV, V] float"""
+    weight: Tensor
+    """[V]: of the heads' norm"""
+    squares: Tensor
+    """[N, HV, groups] float32, written: of the heads before the gate, V / groups columns each"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Gated heads of a GDN layer whose norm still has to scale them."""
+
+    rows: Tensor
+    """[N, HV, V] float: y weight silu(z)"""
+    squares: Tensor
+    """[N, HV, groups] float32: sums of squares of y"""
+
+
+def gate_heads(y: Tensor, gate: HeadGate, rows: Tensor) -> Tensor:
+    """The first `rows` rows of y [N, HV, V] times weight and silu(z); their squares are kept."""
+    n, groups = int(rows), gate.squares.shape[-1]
+    gate.squares[:n] = y[:n].square().unflatten(-1, (groups, -1)).sum(-1)
+    return y * gate.weight * silu(gate.z)
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:

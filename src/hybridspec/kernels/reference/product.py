@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference.activation import silu
+from hybridspec.kernels.reference.norm import Heads
 from hybridspec.kernels.reference.stream import Stream, normed, write
 
 
@@ -55,6 +56,16 @@ def project_onto(
     write(stream, h, norm)
     if taps is not None:
         taps[:n] = h.to(taps.dtype)
+
+
+def project_heads_onto(
+    heads: Heads, weight: Tensor, rows: Tensor, eps: float, stream: Stream, norm: Tensor
+) -> None:
+    """Add what the gated norm of a GDN layer's heads gives times weight [D, HV V] to the stream."""
+    dtype = torch.promote_types(heads.rows.dtype, torch.float32)
+    scale = torch.rsqrt(heads.squares.sum(-1) / heads.rows.shape[-1] + eps)[..., None]
+    x = (heads.rows.to(dtype) * scale).flatten(1)
+    project_onto(x, weight, rows, stream, norm)
 
 
 def _times(x: Tensor, weight: Tensor) -> Tensor:

@@ -28,14 +28,19 @@ class Routing:
     """[MAX_ROWS] float32: share of the shared expert"""
     scale: Tensor
     """[MAX_ROWS] float32: what makes the stream's scaled rows its norm"""
+    words: Tensor
+    """[MAX_ROWS, 32] int32: the experts of each row, 32 p + l as bit p of word l"""
+    logits: Tensor
+    """[MAX_ROWS, parts, E + 1] float32: of the experts, and of the shared one's gate, as sums of
+    parts and before the stream's scale"""
     chosen: Tensor
     """[E + pieces] int32: the shared expert, of index E, then all that any row chose, rising"""
     count: Tensor
-    """[] int32: how many those are"""
-    arrived: Tensor
-    """[] int32: 0 between launches"""
+    """[] int32: how many those are; both are written where the experts run"""
     pieces: int = 1
     """as how many experts the shared one counts, E, E + 1, ...: it may be wider than the others"""
+    sums_to_one: bool = True
+    """whether a row's shares do; else they are the probabilities among all E"""
 
     @property
     def experts(self) -> int:
@@ -43,8 +48,20 @@ class Routing:
         return len(self.chosen) - self.pieces
 
     @classmethod
-    def empty(cls, E: int, k: int, device: torch.device | str, pieces: int = 1) -> "Routing":
-        """For E experts of which a row chooses k, and a shared one as wide as `pieces` of them."""
+    def empty(
+        cls,
+        E: int,
+        k: int,
+        device: torch.device | str,
+        *,
+        pieces: int = 1,
+        sums_to_one: bool = True,
+        parts: int = 1,
+    ) -> "Routing":
+        """For E experts of which a row chooses k, and a shared one as wide as `pieces` of them.
+
+        parts: in how many sums logits come
+        """
 
         def zeros(*size: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
@@ -54,11 +71,23 @@ class Routing:
             weights=zeros(MAX_ROWS, k, dtype=torch.float32),
             shared=zeros(MAX_ROWS, dtype=torch.float32),
             scale=zeros(MAX_ROWS, dtype=torch.float32),
+            words=zeros(MAX_ROWS, 32),
+            logits=zeros(MAX_ROWS, parts, E + 1, dtype=torch.float32),
             chosen=zeros(E + pieces),
             count=zeros(),
-            arrived=zeros(),
             pieces=pieces,
+            sums_to_one=sums_to_one,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """Experts that a benchmark prescribes: rows choose among these alone, by their own logits."""
+
+    table: Tensor
+    """[positions, k] int32: of the token at each position, distinct"""
+    length: Tensor
+    """[] int32: position of the first row"""
 
 
 def route_stream(
@@ -67,27 +96,32 @@ def route_stream(
     rows: Tensor,
     eps: float,
     routing: Routing,
-    *,
-    sums_to_one: bool = True,
+    steering: Steering | None = None,
 ) -> None:
     """Route the stream's norm. weight [E + 1, D]: the router, then the shared expert's gate."""
     x = normed(stream, rows, eps)
     n, E, k = len(x), len(weight) - 1, routing.ids.shape[1]
     logits = x @ weight.to(x.dtype).T
-    ids, weights = (route if sums_to_one else route_by_probability)(logits[:, :E], k)
-    routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), weights
+    allowed = logits[:, :E]
+    if steering is not None:
+        start = int(steering.length)
+        table = steering.table[start : start + n].long()
+        allowed = torch.full_like(allowed, -torch.inf).scatter(1, table, allowed.gather(1, table))
+    ids = route(allowed, k)[0]
+    shares = logits[:, :E].softmax(-1).gather(1, ids)
+    routing.ids[:n] = ids.to(torch.int32)
+    routing.weights[:n] = shares / shares.sum(-1, keepdim=True) if routing.sums_to_one else shares
+    routing.words[:n] = words_of(ids, E)
     routing.shared[:n] = sigmoid(logits[:, E])
     routing.scale[:n] = torch.rsqrt(stream.squares[:n].sum(1) / x.shape[1] + eps)
-    list_experts(routing, rows)
 
 
-def list_experts(routing: Routing, rows: Tensor) -> None:
-    """Make the list of experts that the first `rows` rows chose."""
-    distinct = routing.ids[: int(rows)].unique()  # sorted
-    shared = torch.arange(routing.experts, len(routing.chosen), device=distinct.device)
-    listed = torch.cat((shared, distinct))
-    routing.chosen[: len(listed)] = listed.to(torch.int32)
-    routing.count.fill_(len(listed))
+def words_of(ids: Tensor, E: int) -> Tensor:
+    """ids [N, k] of E experts as Routing.words has them, [N, 32] int32."""
+    chosen = torch.zeros(len(ids), -(-E // 32) * 32, dtype=torch.int64, device=ids.device)
+    chosen.scatter_(1, ids.long(), 1)
+    bits = chosen.view(len(ids), -1, 32) << torch.arange(-(-E // 32), device=ids.device)[:, None]
+    return bits.sum(1).to(torch.int32)
 
 
 def route(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
