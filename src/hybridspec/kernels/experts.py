@@ -28,8 +28,8 @@ from hybridspec.kernels.router import check_routing, keep_picked, pick, scale_of
 from hybridspec.kernels.stream import check_stream, read_stream, stream_tensors, write_stream
 
 # H200, November 2026: 103 experts of the 35B in 109 and 55 us, 9 in 14 and 8
-GATE_UP_DEPTH, GATE_UP_STAGES = 256, 3
-GATE_UP_SLOTS = 33  # programs for more would mostly find nothing to do, which is not free
+GATE_UP_DEPTH, GATE_UP_STAGES = 128, 4
+GATE_UP_SLOTS = 65  # programs for more would mostly find nothing to do, which is not free
 DOWN_WARPS, DOWN_STAGES = 4, 9
 
 

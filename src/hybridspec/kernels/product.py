@@ -35,8 +35,8 @@ from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_e
 
 # H200, November 2026, 12352 x 2048 at 16 rows
 PROJECT_WARPS, PROJECT_REGISTERS = 4, 168  # three programs a multiprocessor
-ONTO_REGISTERS = 192  # beside the walk
-ONTO_WARPS, ONTO_TILES = 8, 16  # pairs of tiles of 32 that a thread holds: 128 registers
+ONTO_REGISTERS = 128  # beside the verification of GDN
+ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 registers
 
 
 @triton.jit
