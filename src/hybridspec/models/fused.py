@@ -111,6 +111,8 @@ class FusedTarget:
     head: Tensor
     rotary: Tensor
     buffers: Buffers
+    steered: Tensor | None = None
+    """[layers, positions, k] int32: experts that a benchmark prescribes"""
 
     @classmethod
     def of(
