@@ -109,7 +109,8 @@ class DecodeOptions(Checkpoints):
 
     def _refuse(self, names: tuple[str, ...], reason: str) -> None:
         for name in names:
-            if getattr(self, name) not in (None, False):
+            value = getattr(self, name)
+            if value is not None and value is not False:
                 raise OptionError(f"{name} {reason}, or leave it out.")
 
     @property

@@ -168,8 +168,8 @@ def _measured(summary: Summary, progress: Callable[[int, int], None] | None) -> 
         ending.begin()
         whole = min(map(len, runs.values()))
         sentence = f"interrupted after {sum(map(len, runs.values()))} of {total} texts"
-        report = summary.of({arm: own[:whole] for arm, own in runs.items()}, costs)
-        raise Interrupted(sentence, report if whole else None) from None
+        runs = {arm: own[:whole] for arm, own in runs.items()}
+        raise Interrupted(sentence, summary.of(runs, costs) if whole else None) from None
     return summary.of(runs, costs)
 
 

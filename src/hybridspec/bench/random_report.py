@@ -85,8 +85,8 @@ class RandomReport:
     def table(self) -> str:
         """Plain text for people, at most 100 columns."""
         head = (
-            "policy", "weights", "tok/s", "x plain", "ms/round", "tok/round", "rows", "experts",
-            "GB/round", f"% of {self.bandwidth / 1e12:.1f} TB/s",
+            "policy", "weights", "tok/s", "x plain", "ms", "tokens", "rows", "experts", "GB",
+            f"{self.bandwidth / 1e12:g} TB/s",
         )  # fmt: skip
         phases = list(self.arms[0].phases_ms)
         pieces = [(arm.name, WEIGHTS, *_milliseconds(arm)) for arm in self.arms]
@@ -108,7 +108,8 @@ class RandomReport:
             "The text is scripted, and acceptance is not measured but drawn: world "
             f"{self.acceptance_world}.",
             f"experts: distinct routed ones a layer, {steering}.",
-            "GB: needed, each weight once, states and keys as read once; pieces are timed apart.",
+            "ms, tokens, rows, experts, GB: of a round. GB: needed, each weight once, states and "
+            f"keys as read once; {self.bandwidth / 1e12:g} TB/s: their share of that speed.",
             self.circumstances.sentence(),
         )
 
@@ -124,7 +125,7 @@ def _row(arm: RandomArmReport) -> tuple[str, ...]:
         f"{arm.mean_length:.2f}",
         f"{arm.experts_a_layer:.1f}",
         f"{arm.gigabytes_a_round:.2f}",
-        f"{100 * arm.share_of_bandwidth:.0f}",
+        f"{arm.share_of_bandwidth:.0%}",
     )
 
 
