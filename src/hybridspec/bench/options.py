@@ -25,6 +25,7 @@ PROMPT_FIELDS = {"prompt", "source", "split"}
 World = Literal["chat", "agentic", "maths", "mixed"]
 POLICIES = "plain,fixed,hybrid"
 RANDOM_POLICIES = "plain,fixed:4,fixed:8,fixed:16,hybrid"
+WORLD: World = "chat"
 CONTEXT, PERSISTENCE = 1024, 0.4
 RANDOM_ONLY = ("acceptance_world", "persistence", "own_router", "context")
 CHECKPOINT_ONLY = ("model", "draft_model", "prompts", "acceptance", "latency")
@@ -126,6 +127,11 @@ class DecodeOptions(Checkpoints):
         if self.mode is None:
             return "fast" if self.random_weights else "exact"
         return self.mode
+
+    @property
+    def known_world(self) -> World:
+        """Acceptance world, given or not."""
+        return WORLD if self.acceptance_world is None else self.acceptance_world
 
     @property
     def known_persistence(self) -> float:

@@ -23,6 +23,7 @@ from hybridspec.bench.report import Spread
 from hybridspec.core import device as devices
 from hybridspec.core import ending
 from hybridspec.core.errors import OptionError
+from hybridspec.core.options import check_length
 from hybridspec.core.records import Stats
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loop import Feed, Tally, decode
@@ -58,7 +59,7 @@ def run_random_decode(
     shape = shape or Shape.load(options.shape or "")
     scene = Scene(
         mode=options.drafted_mode,
-        world=options.acceptance_world or "chat",
+        world=options.known_world,
         persistence=None if options.own_router else options.known_persistence,
         context=options.known_context,
         max_new_tokens=options.max_new_tokens,
@@ -136,11 +137,7 @@ def _device(options: DecodeOptions, *, is_shipped: bool) -> torch.device:
 def _check(options: DecodeOptions, shape: Shape, scene: Scene) -> None:
     block_size = shape.drafter.block_size
     for arm in options.arms:
-        if arm.length is not None and arm.length > block_size:
-            raise OptionError(
-                f"length {arm.length} exceeds the drafter's block of {block_size} rows: "
-                f"give 1 to {block_size}."
-            )
+        check_length(arm.length, block_size)
     check_names(options.arms, block_size, options)
     check_fit(shape, scene)
 
@@ -209,6 +206,8 @@ class Lane:
             experts += fetched
             moved += fixed_bytes(shape.target, context) + fetched * expert_bytes(shape.target)
             moved += entry.is_drafted * draft_bytes(shape.drafter, context)
+        states = self._rounds.request.target.recurrent
+        assert bool(states.isfinite().all()), "numbers of random weights stay finite"
         rounds = max(feed.drained - first, 1)
         self._snapshot.restore()
         seconds = phased.watch.seconds
