@@ -141,7 +141,7 @@ def strays(sass: str) -> int:
     found = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?)\s*;", sass)
     code = [(int(address, 16), text) for address, text in found]
     gathering, count = 0, 0
-    for place, (address, text) in enumerate(code):
+    for place, (_, text) in enumerate(code):
         gathering += text.startswith("BSSY")
         gathering -= text.startswith("BSYNC")
         branch = re.match(r"@!?P\d BRA (0x[0-9a-f]+)", text)

@@ -18,8 +18,10 @@ from pathlib import Path
 
 import torch
 
+from hybridspec.bench.bytes import BANDWIDTH, expert_bytes, fixed_bytes
 from hybridspec.bench.circumstances import observe
-from hybridspec.bench.random_weights import random_drafter, random_target, shape_directory
+from hybridspec.bench.random_weights import random_drafter, random_target
+from hybridspec.bench.shape import shape_directory
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.engine.graph import recorded
 from hybridspec.models.draft_config import DraftConfig
@@ -28,41 +30,13 @@ from hybridspec.models.fused_draft import FusedDrafter
 from hybridspec.models.target_config import TargetConfig
 
 RESULT = Path(__file__).parent / "results" / "round_time.json"
-BANDWIDTH = 4.0e12
-"""bytes a second: long reads on an H200"""
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
-BF16 = 2
 
 
 def captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """`run` as a graph, after one call outside it that compiles."""
     run()
     return recorded(run)
-
-
-def fixed_bytes(config: TargetConfig, context: int) -> int:
-    """Bytes of a pass beside routed experts: dense weights, shared experts, states, keys, head."""
-    D, hidden = config.head_dim, config.hidden_size
-    H, HKV = config.num_attention_heads, config.num_key_value_heads
-    HV, V = config.linear_num_value_heads, config.linear_value_head_dim
-    gdn = hidden * (config.conv_width + HV * V + 2 * HV) + hidden * HV * V
-    attention = hidden * 2 * (H + HKV) * D + hidden * H * D
-    shared = 3 * hidden * config.shared_expert_intermediate_size + hidden
-    router = hidden * config.num_experts
-    weights = (
-        config.num_gdn_layers * gdn
-        + config.num_attention_layers * attention
-        + sum(config.routed_layers) * (shared + router)
-        + config.vocab_size * hidden
-    )
-    state = config.num_gdn_layers * HV * config.linear_key_head_dim * V * 4
-    cache = config.num_attention_layers * context * 2 * HKV * D * BF16
-    return weights * BF16 + state + cache
-
-
-def expert_bytes(config: TargetConfig) -> int:
-    """Bytes of one routed expert."""
-    return 3 * config.hidden_size * config.moe_intermediate_size * BF16
 
 
 class Arms:

@@ -45,6 +45,14 @@ def set_threads():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_cache_of_the_user(tmp_path_factory):
+    """Fixtures of a module or more run before own_cache does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYBRIDSPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """No test sees tables that another one, or the user, has measured."""

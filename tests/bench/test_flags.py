@@ -15,7 +15,8 @@ def test_every_option_is_a_flag_with_help_and_default():
     text = " ".join(parser.format_help().split())
     for field in fields(DecodeOptions):
         assert f"--{field.name.replace('_', '-')}" in text
-    assert "joined by commas. (default: plain,fixed,hybrid)" in text
+    assert "plain,fixed,hybrid if not given" in text
+    assert "Most tokens to write for each prompt. (default: 128)" in text
     assert DecodeOptions(**vars(parser.parse_args([]))) == DecodeOptions()
 
 
@@ -38,6 +39,13 @@ def test_every_option_is_a_flag_with_help_and_default():
         (["decode", "--repeats", "9" * 5000], "at most 18 digits, got '999"),
         (["decode", "--policies", "fixed:" + "9" * 5000], "999...999"),
         (["decode", "--repea", "1"], "--repea"),
+        (["decode", "--shape", "qwen3.6-35b-a3b"], "give --random-weights"),
+        (["decode", "--random-weights"], "give --shape"),
+        (["decode", "--random-weights", "--shape", "gpt"], "'gpt' is not known"),
+        (["decode", "--persistence", "half"], "'half'"),
+        (["decode", "--persistence", "nan"], "'nan'"),
+        (["decode", "--context", "64"], "context belongs to random weights"),
+        (["decode", "--acceptance-world", "prose"], "'prose'"),
     ],
 )
 def test_bad_flags_end_in_one_sentence_and_code_2(fake_llm, capsys, arguments, named):

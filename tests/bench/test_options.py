@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
+from pathlib import Path
+
 import pytest
 
 from hybridspec.bench.options import Arm, DecodeOptions, parse_policies, read_prompts
@@ -87,3 +89,48 @@ def test_a_prompts_file_without_a_line_or_absent_is_named(tmp_path):
     for file in (empty, tmp_path / "absent.jsonl", tmp_path):
         with pytest.raises(OptionError, match=str(file)):
             read_prompts(file)
+
+
+RANDOM = {"shape": "qwen3.6-35b-a3b", "random_weights": True}
+
+
+def test_random_weights_have_defaults_of_their_own():
+    own, other = DecodeOptions(**RANDOM), DecodeOptions()
+    assert own.arms == parse_policies("plain,fixed:4,fixed:8,fixed:16,hybrid", "fast")
+    assert other.arms == parse_policies("plain,fixed,hybrid", "exact")
+    assert (own.known_context, own.known_persistence) == (1024, 0.4)
+    given = DecodeOptions(**RANDOM, policies="plain", mode="exact", context=7, persistence=0.0)
+    assert given.arms == (Arm(policy="plain", mode="exact"),)
+    assert (given.known_context, given.known_persistence) == (7, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"shape": None}, "random_weights needs a shape"),
+        ({"shape": "gpt-2"}, "shape 'gpt-2' is not known: give qwen3.6-35b-a3b"),
+        ({"shape": ""}, "shape '' is not known"),
+        ({"random_weights": False}, "give --random-weights"),
+        ({"model": "here"}, "model does not go with shape"),
+        ({"draft_model": "here"}, "draft_model does not go with shape"),
+        ({"prompts": Path("prompts.jsonl")}, "prompts does not go with shape"),
+        ({"acceptance": Path("a.json")}, "acceptance does not go with shape"),
+        ({"latency": Path("l.json")}, "latency does not go with shape"),
+        ({"persistence": 1.1}, "between 0 and 1, got 1.1"),
+        ({"persistence": -0.1}, "between 0 and 1, got -0.1"),
+        ({"persistence": 0.5, "own_router": True}, "leave it or own_router out"),
+        ({"context": 0}, "context must be at least 1, got 0"),
+    ],
+)
+def test_what_a_shape_does_not_go_with_is_refused(changes, named):
+    with pytest.raises(OptionError, match=named):
+        DecodeOptions(**RANDOM | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("acceptance_world", "chat"), ("persistence", 0.0), ("own_router", True), ("context", 5)],
+)
+def test_what_belongs_to_random_weights_is_refused_without_them(name, value):
+    with pytest.raises(OptionError, match=f"{name} belongs to random weights"):
+        DecodeOptions(**{name: value})

@@ -21,6 +21,7 @@ from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
 from hybridspec.policy.routing import RoutingCosts
+from tests.watching import Crossings
 
 pytestmark = pytest.mark.usefixtures("inference")
 
@@ -135,6 +136,17 @@ def test_whoever_asks_is_caught(calls, ask):
     rounds = without_values(calls, Asking(5, ask, device=META))
     with pytest.raises((RuntimeError, NotImplementedError, TypeError), match=r"[Mm]eta"):
         rounds.drafted_round()
+
+
+def test_a_round_copies_nothing_from_one_device_to_another(calls):
+    rounds = without_values(calls, hybrid())
+    with Crossings() as crossings:
+        rounds.drafted_round()
+        rounds.plain_round()
+    assert crossings.sizes == []
+    with Crossings() as crossings:
+        empty(1000).copy_(torch.zeros(1000))
+    assert crossings.sizes == [4000]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,9 @@ import torch
 from hybridspec import LLM, SamplingParams
 from hybridspec.engine.loop import Feed
 from hybridspec.models.embedded import heldout_prompts
+from hybridspec.policy.policy import Fixed
+from tests.shipped import begun, prompt_of, shipped
+from tests.watching import Crossings
 
 pytestmark = pytest.mark.gpu
 
@@ -49,3 +52,23 @@ def test_a_feed_that_reads_one_round_late_waits_for_no_stream(rounds, watched):
     torch.cuda.set_sync_debug_mode("error")
     for _ in range(10):
         assert feed.next().tokens
+
+
+@torch.inference_mode()
+def test_of_a_round_the_host_gets_a_slot_of_the_ring_and_nothing_else():
+    """Compiled, recorded and replayed; whatever a graph would copy is seen while it is recorded."""
+    pair = shipped("cuda")
+    policy = Fixed(5, device=pair.target.head.device)
+    rounds = begun(pair, prompt_of(pair, 0, 100), policy, budget=200)
+    feed = Feed.of(rounds, ahead=1)
+    with Crossings() as crossings:
+        for _ in range(6):
+            feed.next()
+        rounds.plain_round()
+        rounds.plain_round()
+    slot = rounds.request.ledger.ring[0].nbytes
+    assert set(crossings.sizes) == {slot}
+    assert len(crossings.sizes) == 7  # one round is ahead
+    with Crossings() as crossings:
+        rounds.request.target.recurrent.cpu()
+    assert crossings.sizes == [rounds.request.target.recurrent.nbytes]

@@ -3,7 +3,6 @@
 """The same engine code on a CUDA device: captured graphs of Triton kernels."""
 
 import pytest
-import torch
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.models.embedded import heldout_prompts
@@ -39,11 +38,3 @@ def test_hybrid_writes_what_plain_decoding_writes(llm, plain):
 
 def test_plain_decoding_repeats_itself(llm, plain):
     assert ids(llm.using(policy="plain")) == plain
-
-
-def test_first_divergence_from_the_cpu_is_rare(llm, plain):
-    """Another device sums in another order: near-ties may flip, most texts may not."""
-    torch.set_num_threads(1)
-    on_cpu = ids(LLM(policy="plain", device="cpu"))
-    same = sum(a == b for a, b in zip(plain, on_cpu, strict=True))
-    assert same >= PROMPTS - 1

@@ -35,12 +35,6 @@ D, M, K, LAYERS, TAP = 128, 96, 256, 3, 1
 """of 6 tiles of 16 columns two programs take three each; the second of three taps"""
 
 
-@pytest.fixture(autouse=True)
-def two_programs(monkeypatch):
-    """So that each takes several tiles of a small weight, on any device."""
-    monkeypatch.setattr(product, "_multiprocessors", lambda device: 1)
-
-
 def problem(device, dtype, D=D, K=K):
     """Rows of the stream, the norm that reads it, and rows of another input."""
     h = numbers(device, torch.float32, MAX_ROWS, D, scale=3.0)

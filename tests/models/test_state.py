@@ -4,14 +4,17 @@
 
 import statistics
 from copy import deepcopy
+from dataclasses import fields
 from functools import cache
 from unittest.mock import patch
 
 import pytest
 import torch
 
+from hybridspec.bench.random_weights import shape_directory
 from hybridspec.models import target as forward
 from hybridspec.models.state import TargetState
+from hybridspec.models.target_config import TargetConfig
 from tests.decoding import (
     CPU,
     ZURICH,
@@ -226,3 +229,11 @@ def test_committed_names_every_tensor_that_may_be_rolled_back(target):
     names = {f"{part}.{layer}" for part in ("conv", "recurrent") for layer in range(3)}
     assert state.committed().keys() == names | {"length", "keys.0", "values.0"}
     assert state.committed()["keys.0"].shape[0] == 9
+
+
+def test_records_of_a_block_take_less_memory_than_one_more_state():
+    """At the sizes of Qwen3.6-35B-A3B; a state after each row would take sixteen."""
+    config = TargetConfig.load(shape_directory("qwen3.6-35b-a3b") / "target")
+    state = TargetState.empty(config, 100, torch.device("meta"), dtype=torch.bfloat16)
+    records = [getattr(state.records, part.name) for part in fields(state.records)]
+    assert sum(tensor.nbytes for tensor in records) < state.recurrent.nbytes / 2

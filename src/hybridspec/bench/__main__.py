@@ -37,10 +37,11 @@ def _bench(arguments: list[str]) -> int:
     options = DecodeOptions(**given)
 
     # torch is loaded only when all flags are right
-    from hybridspec.bench.decode import run_decode, show
+    from hybridspec.bench.decode import show
+    from hybridspec.bench.run import run
 
     command = f"python -m hybridspec.bench {shlex.join(arguments)}"
-    return show(lambda: run_decode(options, command=command), is_json=is_json)
+    return show(lambda: run(options, command=command), is_json=is_json)
 
 
 if __name__ == "__main__":

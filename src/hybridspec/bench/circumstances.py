@@ -33,6 +33,11 @@ class Circumstances:
     """UTC, to the second"""
     command: str
 
+    def sentence(self) -> str:
+        """The same in one line, without the command."""
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return f"{self.device}; {versions}; commit {self.commit or 'unknown'}; {self.date}"
+
     def to_json(self) -> dict[str, object]:
         """The same as one JSON object."""
         return {

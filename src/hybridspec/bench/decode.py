@@ -18,7 +18,7 @@ from pathlib import Path
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.loops import loop_start
 from hybridspec.bench.options import Arm, DecodeOptions, read_prompts
-from hybridspec.bench.report import ArmReport, DecodeReport, Spread
+from hybridspec.bench.report import ArmReport, DecodeReport, Report, Spread
 from hybridspec.core import ending
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import PolicyName, SamplingParams
@@ -47,13 +47,13 @@ Runs = dict[Arm, list[list[Run]]]
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while decoding."""
 
-    def __init__(self, sentence: str, report: DecodeReport | None) -> None:
+    def __init__(self, sentence: str, report: Report | None) -> None:
         super().__init__(sentence)
         self.report = report
         """of the repeats that are complete; None if none is"""
 
 
-def show(measure: Callable[[], DecodeReport], *, is_json: bool) -> int:
+def show(measure: Callable[[], Report], *, is_json: bool) -> int:
     """Print the report, as far as it came before Ctrl-C; returns the exit code."""
     code = 0
     try:
@@ -105,10 +105,10 @@ def _summary(
     llm = next(iter(engines.values()))
     is_drafting = any(arm.policy != "plain" for arm in engines)
     block_size = llm.block_size if is_drafting else None
-    plain = runs[Arm(policy="plain", mode=options.mode)]
+    plain = runs[Arm(policy="plain", mode=options.drafted_mode)]
     return DecodeReport(
         arms=tuple(_report(arm, runs, block_size) for arm in runs),
-        mode=options.mode,
+        mode=options.drafted_mode,
         block_size=block_size,
         prompts=len(plain[0]),
         looping=sum(loop_start(run.token_ids) is not None for run in plain[0]),
@@ -126,18 +126,23 @@ def _load(options: DecodeOptions) -> dict[Arm, LLM]:
         options.model,
         draft_model=options.draft_model,
         policy=_strongest(options.arms),
-        mode=options.mode,
+        mode=options.drafted_mode,
         device=options.device,
         acceptance=options.acceptance,
         latency=options.latency,
     )
-    names = [_name(arm, base.block_size) for arm in drafted]
-    if len(set(names)) < len(names):
-        raise OptionError(f"policies {options.policies!r} name one policy twice: {sorted(names)}.")
+    check_names(drafted, base.block_size, options)
     return {
         arm: base.using(policy=arm.policy, length=arm.length, mode=arm.mode)
         for arm in (PLAIN_EXACT, PLAIN_FAST, *drafted)
     }
+
+
+def check_names(arms: Sequence[Arm], block_size: int, options: DecodeOptions) -> None:
+    """Raise OptionError where fixed and fixed:N are the same."""
+    names = sorted(name_of(arm, block_size) for arm in arms)
+    if len(set(names)) < len(names):
+        raise OptionError(f"policies {options.named_policies!r} name one policy twice: {names}.")
 
 
 def _strongest(arms: Sequence[Arm]) -> PolicyName:
@@ -206,7 +211,7 @@ def _report(arm: Arm, runs: Runs, block_size: int | None) -> ArmReport:
         other for other in runs if other.policy == "fixed" and other.length in (None, block_size)
     ]
     return ArmReport(
-        name=_name(arm, block_size),
+        name=name_of(arm, block_size),
         mode=arm.mode,
         tokens_per_second=Spread.of(total(repeat).tokens_per_second for repeat in own),
         ms_per_round=Spread.of(_ms_per_round(total(repeat)) for repeat in own),
@@ -221,7 +226,8 @@ def _report(arm: Arm, runs: Runs, block_size: int | None) -> ArmReport:
     )
 
 
-def _name(arm: Arm, block_size: int | None) -> str:
+def name_of(arm: Arm, block_size: int | None) -> str:
+    """As tables show it."""
     name = arm.policy
     if arm.policy == "fixed":
         name = f"fixed:{arm.length or block_size}"

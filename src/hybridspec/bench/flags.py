@@ -5,13 +5,14 @@
 import argparse
 import ast
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from hybridspec.core.errors import OptionError
 
@@ -35,10 +36,13 @@ def add_flags(parser: argparse.ArgumentParser, options: "type[DataclassInstance]
     """One `--kebab-case` flag a field, with its default and the string under it as help."""
     hints, docs = get_type_hints(options), _field_docs(options)
     for field in fields(options):
-        kind = given(hints[field.name])
+        kind, flag = given(hints[field.name]), "--" + field.name.replace("_", "-")
+        if kind is bool:
+            parser.add_argument(flag, action="store_true", help=docs[field.name])
+            continue
         default = "" if field.default is None else f" (default: {field.default})"
         parser.add_argument(
-            "--" + field.name.replace("_", "-"),
+            flag,
             type=READERS.get(kind, str),
             choices=get_args(kind) if get_origin(kind) is Literal else None,
             default=field.default,
@@ -55,6 +59,17 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> float:
+    """A number; raises ArgumentTypeError for what is none or has no end."""
+    try:
+        value = float(text) if text.isascii() else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+    return value
+
+
 def filled(text: str) -> str:
     """The text; raises ArgumentTypeError if there is none."""
     if not text:
@@ -64,6 +79,7 @@ def filled(text: str) -> str:
 
 READERS: dict[object, Callable[[str], object]] = {
     int: whole,
+    float: number,
     str: filled,
     Path: lambda text: Path(filled(text)),
 }
@@ -72,7 +88,7 @@ READERS: dict[object, Callable[[str], object]] = {
 
 def given(hint: object) -> object:
     """The type of a value that is given: the annotation without None."""
-    if isinstance(hint, UnionType):
+    if get_origin(hint) in (UnionType, Union):  # the second where one side is a Literal
         return next(kind for kind in get_args(hint) if kind is not type(None))
     return hint
 

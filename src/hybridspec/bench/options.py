@@ -7,8 +7,9 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
+from hybridspec.bench.shape import shape_directory
 from hybridspec.core.errors import OptionError
 from hybridspec.core.options import (
     Checkpoints,
@@ -21,6 +22,13 @@ from hybridspec.core.options import (
 
 PROMPT_FIELDS = {"prompt", "source", "split"}
 """of a line of a prompts file; the last two only say where a prompt is from"""
+World = Literal["chat", "agentic", "maths", "mixed"]
+POLICIES = "plain,fixed,hybrid"
+RANDOM_POLICIES = "plain,fixed:4,fixed:8,fixed:16,hybrid"
+WORLD: World = "chat"
+CONTEXT, PERSISTENCE = 1024, 0.4
+RANDOM_ONLY = ("acceptance_world", "persistence", "own_router", "context")
+CHECKPOINT_ONLY = ("model", "draft_model", "prompts", "acceptance", "latency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,34 +47,106 @@ class DecodeOptions(Checkpoints):
 
     prompts: Path | None = None
     """File with one {"prompt": ...} a line; the prompts that ship if not given."""
-    policies: str = "plain,fixed,hybrid"
-    """Policies to compare: plain, hybrid, fixed (the block size) or fixed:N, joined by commas."""
-    mode: Mode = "exact"
-    """Mode of the drafted policies; plain is always measured in both."""
+    policies: str | None = None
+    """Policies to compare: plain, hybrid, fixed (the block size) or fixed:N, joined by commas;
+    plain,fixed,hybrid if not given, with random weights plain,fixed:4,fixed:8,fixed:16,hybrid."""
+    mode: Mode | None = None
+    """Mode of the drafted policies: exact if not given, and plain is measured in both; with random
+    weights that of all policies, fast if not given."""
     device: DeviceName = "auto"
     """Where to decode; auto takes a CUDA device if there is one."""
     max_new_tokens: int = 128
     """Most tokens to write for each prompt."""
     repeats: int = 3
     """How often each prompt goes through each policy."""
+    shape: str | None = None
+    """Shape that ships, to measure with random weights: qwen3.6-35b-a3b. Needs a CUDA device."""
+    random_weights: bool = False
+    """Says that the weights of the shape are random, and so that acceptance is not measured."""
+    acceptance_world: World | None = None
+    """Published acceptance that drafts of random weights follow; chat if not given."""
+    persistence: float | None = None
+    """Chance that a position keeps an expert of the one before it, 0 to 1; 0.4 if not given."""
+    own_router: bool = False
+    """Let random weights route as they will, instead of by persistence."""
+    context: int | None = None
+    """Tokens before the text that random weights write; 1024 if not given."""
 
     def __post_init__(self) -> None:
         SamplingParams(max_new_tokens=self.max_new_tokens)
-        EngineOptions(mode=self.mode, device=self.device)
+        EngineOptions(mode=self.drafted_mode, device=self.device)
         if self.repeats < 1:
             raise OptionError(f"repeats must be at least 1, got {self.repeats}.")
         arms = self.arms
+        self._check_weights()
         has_tables = self.acceptance is not None or self.latency is not None
         if has_tables and all(arm.policy != "hybrid" for arm in arms):
             raise OptionError(
                 f"acceptance and latency belong to policy hybrid, which is not among the policies "
-                f"{self.policies!r}: add it or leave them out."
+                f"{self.named_policies!r}: add it or leave them out."
             )
+
+    def _check_weights(self) -> None:
+        """A checkpoint or a shape, and each with its own options alone."""
+        if self.shape is None and not self.random_weights:
+            self._refuse(RANDOM_ONLY, "belongs to random weights: give shape and random_weights")
+            return
+        if self.shape is None:
+            raise OptionError("random_weights needs a shape: give --shape qwen3.6-35b-a3b.")
+        shape_directory(self.shape)
+        if not self.random_weights:
+            raise OptionError(
+                f"shape {self.shape} ships without weights: give --random-weights as well."
+            )
+        self._refuse(
+            CHECKPOINT_ONLY, f"does not go with shape {self.shape}, whose weights are random"
+        )
+        if self.persistence is not None and self.own_router:
+            raise OptionError("persistence steers the router: leave it or own_router out.")
+        if not 0 <= self.known_persistence <= 1:
+            raise OptionError(f"persistence must lie between 0 and 1, got {self.persistence}.")
+        if self.known_context < 1:
+            raise OptionError(f"context must be at least 1, got {self.context}.")
+
+    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value is not False:
+                raise OptionError(f"{name} {reason}, or leave it out.")
+
+    @property
+    def named_policies(self) -> str:
+        """Policies, given or not."""
+        if self.policies is None:
+            return RANDOM_POLICIES if self.random_weights else POLICIES
+        return self.policies
+
+    @property
+    def drafted_mode(self) -> Mode:
+        """Mode of the drafted policies, given or not."""
+        if self.mode is None:
+            return "fast" if self.random_weights else "exact"
+        return self.mode
+
+    @property
+    def known_world(self) -> World:
+        """Acceptance world, given or not."""
+        return WORLD if self.acceptance_world is None else self.acceptance_world
+
+    @property
+    def known_persistence(self) -> float:
+        """Persistence, given or not."""
+        return PERSISTENCE if self.persistence is None else self.persistence
+
+    @property
+    def known_context(self) -> int:
+        """Context, given or not."""
+        return CONTEXT if self.context is None else self.context
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         """What to measure, in the order asked for."""
-        return parse_policies(self.policies, self.mode)
+        return parse_policies(self.named_policies, self.drafted_mode)
 
 
 def parse_policies(text: str, mode: Mode) -> tuple[Arm, ...]:

@@ -5,12 +5,9 @@
 Whoever shows a number from these says so beside it.
 """
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from hybridspec.core.errors import OptionError
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.rotary import rotary_table
@@ -28,16 +25,7 @@ from hybridspec.models.fused_draft import FusedDrafter, FusedDraftLayer
 from hybridspec.models.target import AttentionMixer, GdnMixer
 from hybridspec.models.target_config import TargetConfig
 
-SHAPES = Path(__file__).parent / "shapes"
 SPREAD = 0.02
-
-
-def shape_directory(name: str) -> Path:
-    """Where the configurations of a shape lie: target/ and drafter/. Raises OptionError."""
-    known = sorted(path.name for path in SHAPES.iterdir())
-    if name not in known:
-        raise OptionError(f"shape {name!r} is not known: give {' or '.join(known)}.")
-    return SHAPES / name
 
 
 class Draw:
@@ -66,6 +54,7 @@ def random_target(
     dtype: torch.dtype = torch.bfloat16,
     positions: int = 1 << 17,
     seed: int = 0,
+    steered: Tensor | None = None,
 ) -> FusedTarget:
     """A target of these sizes; positions: those that its rotary table covers."""
     draw, counts = Draw(dtype, device, seed), {"linear_attention": 0, "full_attention": 0}
@@ -92,6 +81,7 @@ def random_target(
         head=draw.matrix(V, D),
         rotary=rotary_table(config.rotary_dims, config.rope_theta, positions, device),
         buffers=empty_buffers(config, len(taps), dtype, device),
+        steered=steered,
     )
 
 

@@ -7,7 +7,7 @@ Every figure has one definition, stated in the notes under the table.
 
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hybridspec.bench.loops import LONGEST_PERIOD, WINDOW
 
@@ -33,6 +33,37 @@ class Spread:
 
     def __str__(self) -> str:
         return f"{self.median:.1f} ({self.low:.1f}..{self.high:.1f})"
+
+
+class Report(Protocol):
+    """What a measurement prints."""
+
+    def to_json(self) -> dict[str, object]:
+        """As one JSON object."""
+        ...
+
+    def table(self) -> str:
+        """Plain text for people, at most 100 columns."""
+        ...
+
+
+class Lengths(Protocol):
+    """An arm's rounds by length."""
+
+    @property
+    def name(self) -> str:
+        """Of the arm."""
+        ...
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        """Rounds by rows read."""
+        ...
+
+    @property
+    def rounds_drafted(self) -> int:
+        """Those of them that began with a draft."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +127,12 @@ class DecodeReport:
             "policy", "tok/s", "ms/round", "x plain", "x fast", fixed, "tok/round", "rows",
             "same ids",
         )  # fmt: skip
-        lines = _aligned([head, *(_row(arm, self.prompts) for arm in self.arms)])
-        lines += ["", *_histograms(self.arms), *self.notes(), ""]
+        lines = aligned([head, *(_row(arm, self.prompts) for arm in self.arms)])
+        lines += ["", *histograms(self.arms), *self.notes(), ""]
         return "\n".join(lines)
 
     def notes(self) -> tuple[str, ...]:
         """What the figures mean and what they were measured with."""
-        known = self.circumstances
-        versions = ", ".join(f"{name} {number}" for name, number in known.versions.items())
         return (
             f"{self.prompts} prompts x {self.max_new_tokens} tokens, {self.repeats} repeats with "
             "the policies interleaved; median (least..most) of the repeats.",
@@ -112,7 +141,7 @@ class DecodeReport:
             f"All figures leave out what follows a loop: {WINDOW} tokens with a "
             f"period of at most {LONGEST_PERIOD} (in {self.looping} of {self.prompts} prompts).",
             f"same ids: prompts with the ids of plain in the same mode, of {self.prompts}.",
-            f"{known.device}; {versions}; commit {known.commit or 'unknown'}; {known.date}",
+            self.circumstances.sentence(),
         )
 
 
@@ -134,7 +163,8 @@ def _row(arm: ArmReport, prompts: int) -> tuple[str, ...]:
     )
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -145,7 +175,8 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _histograms(arms: tuple[ArmReport, ...]) -> list[str]:
+def histograms(arms: "Iterable[Lengths]") -> list[str]:
+    """A line for each arm whose rounds differ in length."""
     lines = [
         f"rows a round, {arm.name}: "
         + ", ".join(f"{count} x {rows}" for rows, count in sorted(arm.lengths.items()))

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from hybridspec.bench.options import DecodeOptions
 
 if TYPE_CHECKING:
-    from hybridspec.bench.report import DecodeReport
+    from hybridspec.bench.report import Report
 
 
 def decode(
@@ -32,8 +32,8 @@ def decode(
     return show(lambda: _measured(options), is_json=json)
 
 
-def _measured(options: DecodeOptions) -> "DecodeReport":
-    from hybridspec.bench.decode import run_decode
+def _measured(options: DecodeOptions) -> "Report":
+    from hybridspec.bench.run import run
 
     console = Console(stderr=True)
     columns = (TextColumn("texts decoded"), BarColumn(), MofNCompleteColumn())
@@ -41,7 +41,7 @@ def _measured(options: DecodeOptions) -> "DecodeReport":
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("decode", total=None)
-        return run_decode(
+        return run(
             options,
             command=shlex.join(["hybridspec", *sys.argv[1:]]),
             progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -85,6 +85,15 @@ class EngineOptions:
             )
 
 
+def check_length(length: int | None, block_size: int) -> None:
+    """Raise OptionError where a length exceeds the drafter's block."""
+    if length is not None and length > block_size:
+        raise OptionError(
+            f"length {length} exceeds the drafter's block of {block_size} rows: "
+            f"give 1 to {block_size}."
+        )
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

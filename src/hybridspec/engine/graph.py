@@ -96,9 +96,9 @@ class CapturedRounds(Rounds):
     one would be too many.
     """
 
-    _drafted: Captured = field(init=False)
-    _plain: Captured = field(init=False)
-    _inject: Captured = field(init=False)
+    _drafted: Callable[[], None] = field(init=False)
+    _plain: Callable[[], None] = field(init=False)
+    _inject: Callable[[], None] = field(init=False)
     _waiting: int = MAX_ROWS
     """tap rows that wait at most"""
 
@@ -121,6 +121,10 @@ class CapturedRounds(Rounds):
             self._waiting = 0
         self._plain()
         self._waiting += 1
+
+    def forget_waiting(self) -> None:
+        """The request was put back: as many tap rows may wait as at its start."""
+        self._waiting = MAX_ROWS
 
     def _inject_taps(self) -> None:
         assert self.drafter is not None

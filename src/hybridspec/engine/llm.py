@@ -12,7 +12,14 @@ import torch
 
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
-from hybridspec.core.options import DeviceName, EngineOptions, Mode, PolicyName, SamplingParams
+from hybridspec.core.options import (
+    DeviceName,
+    EngineOptions,
+    Mode,
+    PolicyName,
+    SamplingParams,
+    check_length,
+)
 from hybridspec.core.records import Chunk, Completion
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loading import load_pair
@@ -110,11 +117,7 @@ class LLM:
         self._tables, self._latency, self._drafting = tables, None, Drafting()
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
-        if options.length is not None and options.length > self.block_size:
-            raise OptionError(
-                f"length {options.length} exceeds the drafter's block of {self.block_size} rows: "
-                f"give 1 to {self.block_size}."
-            )
+        check_length(options.length, self.block_size)
         if options.policy == "hybrid":
             self._latency = tables.latency()
             self._acceptance = self._acceptance or tables.acceptance()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-# pyright: basic, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 """The chosen experts of a layer, each fetched once, and the shared one in the same launches.
 
 Two launches: gate and up with SiLU and each row's share, 8 columns of an expert a program; then
@@ -64,8 +64,8 @@ def gate_up_kernel(
     ids, weights, shared, scale, words, chosen, count, hidden, eps,
     D: tl.constexpr, WIDTH: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
     RANKS: tl.constexpr, TILES: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
-    PICKS: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    PICKS: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
 
@@ -123,8 +123,8 @@ def gate_up_kernel(
 @triton.jit
 def down_kernel(
     hidden, down, rows, chosen, count, residual, scaled, squares, norm, taps,
-    E: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TAP_ROW: tl.constexpr, SPLIT: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    E: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TAP_ROW: tl.constexpr,
+    SPLIT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """stream += sum over the list's experts of hidden down^T, in the order of the list.
 

@@ -108,7 +108,9 @@ def _tile_kernel(
     if IS_DRAFT:
         part = tl.arange(0, BLOCK_SQUARES)[None, :]
         b_squares = tl.load(
-            squares + row[:, None] * SQUARES + part, mask=(part < SQUARES) & live[:, None], other=0.0
+            squares + row[:, None] * SQUARES + part,
+            mask=(part < SQUARES) & live[:, None],
+            other=0.0,
         )
         scale = tl.rsqrt(tl.sum(b_squares, 1) / D + eps)
         share = tl.exp((logits - best[:, None]) * scale[:, None])
@@ -138,7 +140,9 @@ def _reduce_kernel(
     b_other = tl.load(others + at, mask=inside, other=0.0)
     part = tl.arange(0, BLOCK_SQUARES)
     is_live = i_row < tl.load(rows)
-    b_squares = tl.load(squares + i_row * SQUARES + part, mask=(part < SQUARES) & is_live, other=0.0)
+    b_squares = tl.load(
+        squares + i_row * SQUARES + part, mask=(part < SQUARES) & is_live, other=0.0
+    )
     scale = tl.rsqrt(tl.sum(b_squares, 0) / D + eps)
     best = tl.max(b_best, 0)
     token = tl.min(tl.where(b_best == best, b_word, V - 1), 0)

@@ -65,9 +65,7 @@ def project_kernel(
 
 
 @triton.jit
-def _scale(
-    squares, first, eps, K: tl.constexpr, TILES: tl.constexpr, WARPS: tl.constexpr
-):
+def _scale(squares, first, eps, K: tl.constexpr, TILES: tl.constexpr, WARPS: tl.constexpr):
     """1 / root mean square of eight rows [WARPS, 8], or 1."""
     scale = tl.full([WARPS, 8], 1.0, tl.float32)
     if TILES > 0:
@@ -112,6 +110,7 @@ def project_onto_kernel(
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
+    high_squares = head_squares + 8 * GROUPS * K // max(HEAD, 1)
     low = tl.zeros([WARPS, 16, 8], tl.float32)
     high = tl.zeros([WARPS, 16, 8], tl.float32)
     for part in tl.static_range(PARTS):
@@ -122,7 +121,7 @@ def project_onto_kernel(
         )  # fmt: skip
         if n > 8:
             high = _add_eight(
-                tiles, at_x + 8 * K, n - 8, high, head_squares + 8 * GROUPS * K // max(HEAD, 1), eps,
+                tiles, at_x + 8 * K, n - 8, high, high_squares, eps,
                 K, part * WIDE, WIDE, COUNT, HEAD, GROUPS, WARPS, PRECISION,
             )  # fmt: skip
         if part + 1 < PARTS:

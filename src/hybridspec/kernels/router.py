@@ -202,9 +202,9 @@ def route_stream(
     *,
     most_rows: int = MAX_ROWS,
 ) -> None:
-    """Contract of the reference; most_rows 1: only the logits, the experts' launch does the rest."""
+    """Contract of the reference; most_rows 1: logits alone, the experts' launch does the rest."""
     D = check_stream(stream, rows)
-    E, top = check_routing(routing)
+    E, _ = check_routing(routing)
     check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
     split = routing.logits.shape[1]
     if D % (32 * split):
@@ -250,7 +250,9 @@ def check_routing(routing: Routing) -> tuple[int, int]:
     check_tensor("weights", routing.weights, (MAX_ROWS, top), torch.float32)
     check_tensor("shared", routing.shared, (MAX_ROWS,), torch.float32)
     check_tensor("scale", routing.scale, (MAX_ROWS,), torch.float32)
-    check_tensor("logits", routing.logits, (MAX_ROWS, routing.logits.shape[1], E + 1), torch.float32)
+    check_tensor(
+        "logits", routing.logits, (MAX_ROWS, routing.logits.shape[1], E + 1), torch.float32
+    )
     check_tensor("words", routing.words, (MAX_ROWS, 32), torch.int32)
     check_tensor("chosen", routing.chosen, (E + routing.pieces,), torch.int32)
     check_tensor("count", routing.count, (), torch.int32)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""A target and a drafter with random weights that follow a script, and one request of them.
+
+All policies decode the same request, one after the other: it is put back to the end of its prompt.
+So nothing is compiled, recorded or allocated while a speed is measured.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridspec.bench.options import Arm, World
+from hybridspec.bench.overlap import steered_experts
+from hybridspec.bench.random_weights import random_drafter, random_target
+from hybridspec.bench.script import Script, ScriptedDrafter, ScriptedReader
+from hybridspec.bench.shape import shape_directory
+from hybridspec.bench.worlds import draw_acceptances
+from hybridspec.core.errors import OptionError
+from hybridspec.core.options import MAX_ROWS, Mode
+from hybridspec.engine.graph import CapturedRounds
+from hybridspec.engine.loop import start
+from hybridspec.engine.measure import measure
+from hybridspec.engine.round import Request
+from hybridspec.models.draft_config import DraftConfig
+from hybridspec.models.fused import FusedTarget
+from hybridspec.models.target_config import TargetConfig
+from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.drafting import Drafting
+from hybridspec.policy.latency import Latency
+from hybridspec.policy.policy import Fixed, Hybrid, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a target and its drafter."""
+
+    name: str
+    target: TargetConfig
+    drafter: DraftConfig
+
+    @classmethod
+    def load(cls, name: str) -> "Shape":
+        """One that ships. Raises OptionError for any other."""
+        directory = shape_directory(name)
+        target = TargetConfig.load(directory / "target")
+        return cls(name=name, target=target, drafter=DraftConfig.load(directory / "drafter"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is decoded, and how the drafts fare."""
+
+    mode: Mode
+    world: World
+    persistence: float | None
+    """None: the router's own choice"""
+    context: int
+    max_new_tokens: int
+
+    @property
+    def positions(self) -> int:
+        """Where tokens may stand, rows that are read in vain included."""
+        return self.context + self.max_new_tokens + 2 * MAX_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomPair:
+    """Both models, their script, and the request with its prompt read."""
+
+    shape: Shape
+    target: FusedTarget
+    drafter: ScriptedDrafter
+    script: Script
+    request: Request
+
+    @classmethod
+    def made(cls, shape: Shape, scene: Scene, device: torch.device) -> "RandomPair":
+        """Random weights, bfloat16 on CUDA; reads the prompt."""
+        config, positions = shape.target, scene.positions
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        target = random_target(
+            config,
+            mode=scene.mode,
+            taps=shape.drafter.target_layer_ids,
+            device=device,
+            dtype=dtype,
+            positions=positions,
+            steered=_steered(config, scene, device),
+        )
+        world = draw_acceptances(
+            scene.world, positions=positions, drafts=shape.drafter.block_size - 1
+        )
+        script = Script.written(world, vocab_size=config.vocab_size, device=device)
+        own = random_drafter(shape.drafter, target, positions=positions)
+        drafter = ScriptedDrafter(drafter=own, script=script)
+        request = start(
+            script.written_from(0, scene.context),
+            target=ScriptedReader.of(target, script),
+            drafter=drafter,
+            stop_ids=(),
+            budget=scene.max_new_tokens,
+        )
+        return cls(shape=shape, target=target, drafter=drafter, script=script, request=request)
+
+    def rounds(self, arm: Arm, latency: Latency | None) -> CapturedRounds:
+        """Rounds of the request under a policy; latency: what hybrid needs."""
+        is_plain = arm.policy == "plain"
+        target = replace(self.target, taps=()) if is_plain else self.target
+        return CapturedRounds(
+            target=ScriptedReader.of(target, self.script),
+            drafter=None if is_plain else self.drafter,
+            policy=self._policy(arm, latency),
+            request=self.request,
+        )
+
+    def measured(self) -> Latency:
+        """The latency table at the end of the prompt, by real rounds that commit nothing."""
+        block_size = self.shape.drafter.block_size
+        anyone = self.rounds(Arm(policy="fixed", mode=self.target.mode), None)
+        return measure(anyone, block_size)
+
+    def _policy(self, arm: Arm, latency: Latency | None) -> Policy:
+        block_size, device = self.shape.drafter.block_size, self.target.head.device
+        if arm.policy == "plain":
+            return Fixed(1, device=device)
+        if arm.policy == "fixed":
+            return Fixed(arm.length or block_size, device=device)
+        assert latency is not None
+        return Hybrid(
+            acceptance=Acceptance.uninformed(block_size - 1),  # worlds.py: right as it stands
+            latency=latency,
+            routing=latency.routing,
+            device=device,
+        )
+
+    def experts_fetched(self) -> int:
+        """Distinct routed experts of the last pass, all layers together. Waits for the device."""
+        own, routed = self.target.buffers, sum(self.shape.target.routed_layers)
+        return int(own.counts.sum()) - own.routings[0].pieces * routed
+
+
+class Snapshot:
+    """All that decoding moves, to put it back."""
+
+    def __init__(self, rounds: CapturedRounds) -> None:
+        """As it stands."""
+        request, policy = rounds.request, rounds.policy
+        state = request.target
+        parts: list[Any] = [request.ledger, request.draft]
+        if isinstance(policy, Hybrid):
+            parts.append(policy.state)
+        moving = [getattr(part, field.name) for part in parts for field in fields(part)]
+        self._rounds = rounds
+        self._kept: list[tuple[Tensor, Tensor]] = [
+            (tensor, tensor.clone()) for tensor in (*moving, state.conv, state.recurrent)
+        ]
+
+    def restore(self) -> None:
+        """In place, so that recorded rounds go on with it; what the host knew is forgotten."""
+        for tensor, kept in self._kept:
+            tensor.copy_(kept)
+        self._rounds.forget_waiting()
+        policy = self._rounds.policy
+        if isinstance(policy, Hybrid):
+            policy.drafting = Drafting()
+
+
+def check_fit(shape: Shape, scene: Scene) -> None:
+    """Raise OptionError where the text or the steering does not fit the shape."""
+    config = shape.target
+    if scene.positions > config.max_position_embeddings:
+        raise OptionError(
+            f"context {scene.context} and {scene.max_new_tokens} new tokens need "
+            f"{scene.positions} positions, shape {shape.name} has "
+            f"{config.max_position_embeddings}: lower one of them."
+        )
+
+
+def _steered(config: TargetConfig, scene: Scene, device: torch.device) -> Tensor | None:
+    if scene.persistence is None:
+        return None
+    table = steered_experts(
+        len(config.layer_types),
+        scene.positions,
+        experts=config.num_experts,
+        top=config.num_experts_per_tok,
+        persistence=scene.persistence,
+    )
+    return table.to(device)
