@@ -5,6 +5,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from figure import Line, lines
+
 ARMS = (
     "ours-block",
     "ours-exact",
@@ -29,7 +31,6 @@ COLOURS = {
     "sglang-fold": "#f0a36b",
     "vllm-triton": "#1d4ed8",
 }
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 360, 56, 44, 20
 
 Result = dict[str, Any]
 
@@ -105,40 +106,19 @@ def circumstances(run: dict[str, Any]) -> str:
 
 
 def figure(run: dict[str, Any]) -> str:
-    """Time by rows in the scope `whole`, all accepted, as SVG for light and dark pages."""
+    """Time by rows in the scope `whole`, all accepted, as SVG."""
     found = [
         r
         for r in run["results"]
         if r["scope"] == "whole" and r["batch"] == 1 and r["accepted"] == r["rows"]
     ]
-    most = max(r["median_us"] for r in found if r["arm"] in COLOURS)
-    across = (WIDTH - LEFT - 130) / 15
-
-    def place(rows: float, us: float) -> str:
-        x = LEFT + (rows - 1) * across
-        return f"{x:.1f},{HEIGHT - BOTTOM - us / most * (HEIGHT - BOTTOM - TOP):.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        "<style>text{fill:#333}.a{stroke:#999}@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>",
-        f'<text x="{LEFT}" y="14">us for 30 layers and the commit, by rows read</text>',
+    series = [
+        Line(
+            name=arm,
+            colour=colour,
+            points=sorted((r["rows"], r["median_us"]) for r in found if r["arm"] == arm),
+        )
+        for arm, colour in COLOURS.items()
+        if any(r["arm"] == arm for r in found)
     ]
-    for us in range(0, int(most) + 1, 200):
-        x, y = place(1, us).split(",")
-        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{us}</text>')
-        end = place(16, us).split(",")[0]
-        parts.append(f'<line class="a" x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke-width=".4"/>')
-    for rows in sorted({r["rows"] for r in found}):
-        x = place(rows, 0).split(",")[0]
-        parts.append(f'<text x="{x}" y="{HEIGHT - 22}" text-anchor="middle">{rows}</text>')
-    for arm, colour in COLOURS.items():
-        points = sorted((r["rows"], r["median_us"]) for r in found if r["arm"] == arm)
-        if points:
-            line = " ".join(place(*point) for point in points)
-            x, y = place(*points[-1]).split(",")
-            parts.append(
-                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            )
-            parts.append(f'<text x="{float(x) + 6:.1f}" y="{y}" style="fill:{colour}">{arm}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+    return lines("us for 30 layers and the commit, by rows read", series, 200)

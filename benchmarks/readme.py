@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""Draw the results in README, docs/correctness.md and docs/gdn.md from results/, between marks.
+"""Draw the results in README and docs/ from results/, between marks.
 
 `--check` only compares.
 """
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import gdn_results
+import round_results
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 README, CORRECTNESS, GDN = HERE.parent / "README.md", DOCS / "correctness.md", DOCS / "gdn.md"
+MEASURED = DOCS / "measured.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
@@ -110,14 +112,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
-    verify = load("gdn_verify")
+    verify, rounds = load("gdn_verify"), load("round_time")
     documents = {
         README: results(),
         CORRECTNESS: near_ties(load("equality")),
         GDN: gdn_results.tables(verify),
+        MEASURED: round_results.tables(rounds, load("decode_random")),
     }
     texts = {path: drawn(path, part) for path, part in documents.items()}
     texts[DOCS / "gdn_verify.svg"] = gdn_results.figure(verify)
+    texts[DOCS / "round_time.svg"] = round_results.figure(rounds)
     if asked.check:
         return int(any(path.read_text(encoding="utf-8") != text for path, text in texts.items()))
     for path, text in texts.items():

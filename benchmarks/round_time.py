@@ -4,22 +4,26 @@
 
     python benchmarks/round_time.py [--shape qwen3.6-35b-a3b] [--context 1024] [--repeats 30]
 
-Every arm is one captured graph; arms take turns. Each replay reads other random tokens, so that
-experts, states and keys differ; experts are the model's own choice and are counted. The floor is
-the bytes that were needed (weights once, distinct experts, states, keys) at 4.0 TB/s. Writes
-results/round_time.json, or --output.
+Every arm is one captured graph; arms take turns. Each replay reads other random tokens, at another
+position, so that experts, states and keys differ. Experts are the model's own choice, or steered
+with a persistence (bench/overlap.py); they are counted. The floor is the bytes that were needed
+(weights once, distinct experts, states, keys) at 4.0 TB/s. Writes results/round_time.json, or
+--output.
 """
 
 import argparse
 import json
+import random
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from hybridspec.bench.bytes import BANDWIDTH, expert_bytes, fixed_bytes
 from hybridspec.bench.circumstances import observe
+from hybridspec.bench.overlap import steered_experts
 from hybridspec.bench.random_weights import random_drafter, random_target
 from hybridspec.bench.shape import shape_directory
 from hybridspec.core.options import MAX_ROWS, Mode
@@ -31,6 +35,11 @@ from hybridspec.models.target_config import TargetConfig
 
 RESULT = Path(__file__).parent / "results" / "round_time.json"
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+OWN = "own"
+"""the router's own choice of experts"""
+PERSISTENCES = (0.0, 0.4)
+PLACES = 32
+"""positions at which a replay may begin"""
 
 
 def captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -55,30 +64,44 @@ class Arms:
             target.read_prompt(piece, self.state)
         self.draft_state.injected.fill_(context)
         self.graphs = {
-            "plain": captured(self._plain),
-            "verify": captured(self._verify),
-            "commit": captured(lambda: self.state.commit(self.rows)),
-            "draft": captured(lambda: drafter.propose(self.block[0], self.draft_state)),
+            ("plain", OWN): captured(self._plain),
+            ("commit", OWN): captured(lambda: self.state.commit(self.rows)),
+            ("draft", OWN): captured(lambda: drafter.propose(self.block[0], self.draft_state)),
+            ("verify", OWN): captured(lambda: self._read(target, self.block, self.rows)),
         }
+        for persistence in PERSISTENCES:
+            steered = replace(target, steered=self._table(persistence))
+            self.graphs["verify", str(persistence)] = captured(
+                lambda steered=steered: self._read(steered, self.block, self.rows)
+            )
         self.reset()
 
     def reset(self) -> None:
-        """The length as it was; recurrent states go on from whatever was committed."""
-        self.state.length.fill_(self.context)
+        """The length as it was or a little more; recurrent states go on from what was committed."""
+        self.state.length.fill_(self.context + random.randrange(PLACES))
         self.draft_state.injected.fill_(self.context)
 
+    def _table(self, persistence: float) -> torch.Tensor:
+        config = self.target.config
+        layers, experts, top = (
+            len(config.layer_types),
+            config.num_experts,
+            config.num_experts_per_tok,
+        )
+        last = steered_experts(
+            layers, PLACES + MAX_ROWS, experts=experts, top=top, persistence=persistence
+        )
+        table = last.new_zeros(layers, self.context, top)
+        return torch.cat((table, last), dim=1).to(self.rows.device)
+
     def _plain(self) -> None:
-        self._read(self.block[:1], self.one)
+        self._read(self.target, self.block[:1], self.one)
         self.state.commit(self.one)
 
-    def _verify(self) -> None:
-        self._read(self.block, self.rows)
+    def _read(self, target: FusedTarget, tokens: torch.Tensor, rows: torch.Tensor) -> None:
+        target.read_on(target.read_to_router(tokens, rows, self.state), rows, self.state)
 
-    def _read(self, tokens: torch.Tensor, rows: torch.Tensor) -> None:
-        routed = self.target.read_to_router(tokens, rows, self.state)
-        self.target.read_on(routed, rows, self.state)
-
-    def time(self, name: str, rows: int) -> tuple[float, int]:
+    def time(self, name: str, choice: str, rows: int) -> tuple[float, int]:
         """Seconds of one replay, and routed experts that it fetched in all layers."""
         config = self.target.config
         self.rows.fill_(rows)
@@ -87,7 +110,7 @@ class Arms:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
-        self.graphs[name].replay()
+        self.graphs[name, choice].replay()
         end.record()
         end.synchronize()
         shared = self.target.buffers.routings[0].pieces
@@ -100,16 +123,19 @@ class Arms:
 
 def measured(arms: Arms, repeats: int) -> list[dict[str, object]]:
     """All arms of one mode, turn by turn."""
-    plan = [("plain", 1), *(("verify", rows) for rows in ROWS), ("commit", MAX_ROWS), ("draft", 1)]
-    samples: dict[tuple[str, int], list[tuple[float, int]]] = {arm: [] for arm in plan}
+    plan = [("plain", OWN, 1), ("commit", OWN, MAX_ROWS), ("draft", OWN, 1)]
+    choices = (OWN, *map(str, PERSISTENCES))
+    plan += [("verify", choice, rows) for choice in choices for rows in ROWS]
+    samples: dict[tuple[str, str, int], list[tuple[float, int]]] = {arm: [] for arm in plan}
     for _ in range(repeats):
         for arm in plan:
             samples[arm].append(arms.time(*arm))
     config, found = arms.target.config, list[dict[str, object]]()
-    for (name, rows), own in samples.items():
+    for (name, choice, rows), own in samples.items():
         seconds = sorted(one for one, _ in own)
         entry: dict[str, object] = {
             "arm": name,
+            "choice": choice,
             "rows": rows,
             "median_us": statistics.median(seconds) * 1e6,
             "p10_us": seconds[len(seconds) // 10] * 1e6,
