@@ -34,6 +34,8 @@ PROJECTED = (12352, 9216, 5120)
 ONTO = (4096, 6144)
 """inner dimensions of the weights of both attentions and GDN, and of the drafter's MLP"""
 GATED = 6144
+SPILLED = {"project": 32, "project_onto": 32}
+"""bytes a thread may spill: addresses that are put aside once, outside of any loop"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,11 @@ class Compiled:
     """asynchronous copies into shared memory"""
     matrix_loads: int
     """of operands from shared memory"""
+
+    def fits(self) -> bool:
+        """Whether it may be launched, and nothing parts or spills that should not."""
+        spills = self.spilled_bytes > SPILLED.get(self.kernel, 0)
+        return not (spills or self.strays or self.shared_bytes > SHARED_LIMIT)
 
 
 def bf16(*size: int) -> Tensor:
@@ -145,7 +152,7 @@ def compiled() -> Iterator[Compiled]:
 
 
 def main() -> int:
-    """0 if every kernel fits without spills."""
+    """0 if every kernel fits, parts no warp and spills what it may at most."""
     found = []
     for one in compiled():
         print(asdict(one), flush=True)
@@ -162,7 +169,7 @@ def main() -> int:
         "kernels": [asdict(one) for one in found],
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return int(any(one.spilled_bytes or one.shared_bytes > SHARED_LIMIT for one in found))
+    return int(not all(one.fits() for one in found))
 
 
 if __name__ == "__main__":

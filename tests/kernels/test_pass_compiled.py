@@ -8,8 +8,12 @@ pytest.importorskip("triton")
 
 from tests.kernels.compiling import SHARED_LIMIT, compiled
 
+SPILLED = {"project": 32, "project_onto": 32}
+"""bytes a thread may spill: addresses that are put aside once, outside of any loop"""
 SUMS = 4 << 10
 """bytes of eight warps' sums of a tile, at most"""
+SCALES = 2
+"""matrix loads of eight rows' scales each, which change hands once a tile"""
 PROGRAM = """
 import json
 from dataclasses import asdict
@@ -23,7 +27,7 @@ def kernels(tmp_path_factory):
     return compiled(PROGRAM, tmp_path_factory.mktemp("triton"))
 
 
-def test_every_kernel_fits_without_spills(kernels):
+def test_every_kernel_fits_and_spills_nothing_but_addresses(kernels):
     names = {kernel["kernel"] for kernel in kernels}
     assert names == {
         "enter",
@@ -36,7 +40,8 @@ def test_every_kernel_fits_without_spills(kernels):
         "down",
     }
     for kernel in kernels:
-        assert kernel["spilled_bytes"] == kernel["strays"] == 0, kernel
+        assert kernel["spilled_bytes"] <= SPILLED.get(kernel["kernel"], 0), kernel
+        assert kernel["strays"] == 0, kernel
         assert kernel["shared_bytes"] <= SHARED_LIMIT, kernel
 
 
@@ -44,7 +49,8 @@ def test_weights_of_products_go_straight_into_registers_of_tensor_cores(kernels)
     """16 bytes a load; only sums of a tile meet in shared memory."""
     for kernel in kernels:
         if kernel["kernel"] in ("project", "project_onto"):
-            assert kernel["copies"] == kernel["matrix_loads"] == 0, kernel
+            assert kernel["copies"] == 0, kernel
+            assert kernel["matrix_loads"] <= SCALES, kernel
             assert kernel["shared_bytes"] <= SUMS, kernel
             assert kernel["products"] > 0, kernel
             # of a thread: two of the weight and as many of 16 rows for every two products

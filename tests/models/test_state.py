@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from hybridspec.bench.random_weights import shape_directory
+from hybridspec.bench.shape import shape_directory
 from hybridspec.models import target as forward
 from hybridspec.models.state import TargetState
 from hybridspec.models.target_config import TargetConfig

@@ -147,12 +147,13 @@ def _add_eight(
         rows = load_eight(x, n, K, COUNT)
         return multiply_eight(tiles, rows, sums, 0, COUNT, WARPS, PRECISION)
     else:  # noqa: RET505  # the compiler takes one of the two
-        RUN: tl.constexpr = min(HEAD, WIDE // WARPS)  # inner places of a warp in one head
+        OWN: tl.constexpr = WIDE // WARPS
+        RUN: tl.constexpr = min(HEAD, OWN & -OWN)  # places of a warp that surely are of one head
         row, warp = tl.arange(0, 8)[:, None, None], tl.arange(0, WARPS)[None, :, None]
         group, none = tl.arange(0, GROUPS)[None, None, :], tl.zeros([WARPS, 16, 8], tl.float32)
         parts = ()
         for i in tl.static_range(COUNT * 32 // RUN):
-            head = (FIRST + warp * (WIDE // WARPS) + i * RUN) // HEAD
+            head = (FIRST + warp * OWN + i * RUN) // HEAD
             parts += (tl.load(head_squares + (row * (K // HEAD) + head) * GROUPS + group),)
         rows = load_eight(x, n, K, COUNT)
         for i in tl.static_range(COUNT * 32 // RUN):
