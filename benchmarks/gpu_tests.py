@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""Run the tests that need a CUDA device and record what they showed in results/gpu_tests.json."""
+"""Run the tests that need a CUDA device and record what they showed.
 
+    python benchmarks/gpu_tests.py [--output results/gpu_tests.json] [arguments of pytest]
+"""
+
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -31,15 +35,18 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device is visible here: these tests need one", file=sys.stderr)
         return 2
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=RESULT)
+    asked, others = parser.parse_known_args()
     count = Count()
-    code = int(pytest.main(["-m", "gpu", *sys.argv[1:]], plugins=[count]))
+    code = int(pytest.main(["-m", "gpu", *others], plugins=[count]))
     result = {
         "benchmark": "gpu_tests",
         "exit_code": code,
         "outcomes": count.outcomes,
         **observe(torch.device("cuda"), " ".join(["python", *sys.argv])).to_json(),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return code
 
 

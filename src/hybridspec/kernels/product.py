@@ -34,7 +34,9 @@ from hybridspec.kernels.stream import (
 from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_eight, warps_for
 
 # H200, November 2026, 12352 x 2048 at 16 rows
-PROJECT_WARPS, PROJECT_REGISTERS = 4, 168  # three programs a multiprocessor
+PROJECT_WARPS, PROJECT_TILES = 4, 16
+PROJECT_REGISTERS = 168  # three programs a multiprocessor
+PROJECT_AHEAD = False
 ONTO_REGISTERS = 128  # beside the verification of GDN
 ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 registers
 
@@ -42,12 +44,16 @@ ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 re
 @triton.jit
 def project_kernel(
     x, squares, weight, rows, y, eps,
-    K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr,
-    WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr,
+    AHEAD: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """y [16, M] = x weight^T, 16 columns a program; TILES > 0: of the stream's norm."""
-    COUNT: tl.constexpr = K // WARPS // 32
-    inner = along(K, WARPS)
+    """y [16, M] = x weight^T, 16 columns a program; TILES > 0: of the stream's norm.
+
+    PARTS: rounds in which a tile is loaded
+    """
+    WIDE: tl.constexpr = K // PARTS
+    COUNT: tl.constexpr = WIDE // WARPS // 32
+    inner = along(WIDE, WARPS)
     first = tl.program_id(0) * 16
     at = weight + (first + tl.arange(0, 8)[:, None, None]).to(tl.int64) * K + inner
     tiles = load_weights(at, at + 8 * K, COUNT)
@@ -55,36 +61,32 @@ def project_kernel(
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    x, y = x + inner, y + first
-    scale = _scale(squares, 0, eps, K, TILES, WARPS)
-    _store_eight(tiles, x, n, scale, y, K, Y_ROW, COUNT, WARPS, PRECISION)
-    if n > 8:
-        scale = _scale(squares, 8, eps, K, TILES, WARPS)
-        x, y = x + 8 * K, y + 8 * Y_ROW
-        _store_eight(tiles, x, n - 8, scale, y, K, Y_ROW, COUNT, WARPS, PRECISION)
-
-
-@triton.jit
-def _scale(squares, first, eps, K: tl.constexpr, TILES: tl.constexpr, WARPS: tl.constexpr):
-    """1 / root mean square of eight rows [WARPS, 8], or 1."""
-    scale = tl.full([WARPS, 8], 1.0, tl.float32)
+    row = tl.arange(0, 8)
+    if TILES > 0 and AHEAD:
+        own_squares = read_squares(squares, row, TILES, WARPS)
+    low = tl.zeros([WARPS, 16, 8], tl.float32)
+    high = tl.zeros([WARPS, 16, 8], tl.float32)
+    for part in tl.static_range(PARTS):
+        at_x = x + part * WIDE + inner
+        own = load_eight(at_x, n, K, COUNT)
+        low = multiply_eight(tiles, own, low, 0, COUNT, WARPS, PRECISION)
+        if n > 8:
+            own = load_eight(at_x + 8 * K, n - 8, K, COUNT)
+            high = multiply_eight(tiles, own, high, 0, COUNT, WARPS, PRECISION)
+        if part + 1 < PARTS:
+            at += WIDE
+            tiles = load_weights(at, at + 8 * K, COUNT)
+    if TILES > 0 and not AHEAD:
+        own_squares = read_squares(squares, row, TILES, WARPS)
     if TILES > 0:
-        scale = row_scale(read_squares(squares, first + tl.arange(0, 8), TILES, WARPS), eps, K)
-    return scale
-
-
-@triton.jit
-def _store_eight(
-    tiles, x, n, scale, y,
-    K: tl.constexpr, Y_ROW: tl.constexpr, COUNT: tl.constexpr, WARPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """16 columns of a result, in the first n of eight rows."""
-    none = tl.zeros([WARPS, 16, 8], tl.float32)
-    row, column = tl.arange(0, 8)[None, :], tl.arange(0, 16)[:, None]
-    rows = load_eight(x, n, K, COUNT)
-    sums = multiply_eight(tiles, rows, none, 0, COUNT, WARPS, PRECISION) * scale[:, None, :]
-    tl.store(y + row * Y_ROW + column, tl.sum(sums, 0), mask=row < n)
+        low *= row_scale(own_squares, eps, K)[:, None, :]
+    out = y + row[None, :] * Y_ROW + first + tl.arange(0, 16)[:, None]
+    tl.store(out, tl.sum(low, 0), mask=row[None, :] < n)
+    if n > 8:
+        if TILES > 0:
+            own_squares = read_squares(squares, row + 8, TILES, WARPS)
+            high *= row_scale(own_squares, eps, K)[:, None, :]
+        tl.store(out + 8 * Y_ROW, tl.sum(high, 0), mask=row[None, :] + 8 < n)
 
 
 @triton.jit
@@ -208,7 +210,8 @@ def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, ep
     overlapping = overlaps(x.device)
     project_kernel[(M // 16,)](
         x, x if squares is None else squares, weight, rows, y, eps,
-        K=K, Y_ROW=M, TILES=0 if squares is None else squares.shape[1], WARPS=warps,
+        K=K, Y_ROW=M, TILES=0 if squares is None else squares.shape[1],
+        PARTS=_parts(K, warps, PROJECT_TILES), AHEAD=PROJECT_AHEAD, WARPS=warps,
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=PROJECT_REGISTERS,
     )  # fmt: skip
@@ -273,15 +276,18 @@ def _project_onto(
     check_tensor("x", x, (MAX_ROWS, K), weight.dtype)
     check_tensor("weight", weight, (D, K), stream.scaled.dtype)
     warps = warps_for(K, ONTO_WARPS)
-    parts = next(
-        p for p in range(1, K) if K % (p * warps * 32) == 0 and K // (p * warps * 32) <= ONTO_TILES
-    )
     overlapping = overlaps(x.device)
     project_onto_kernel[(D // 16,)](
         x, weight, rows, **stream_tensors(stream, norm, taps),
         head_squares=stream.squares if heads is None else heads.squares, eps=eps,
-        K=K, D=D, PARTS=parts, HEAD=0 if heads is None else heads.rows.shape[-1],
+        K=K, D=D, PARTS=_parts(K, warps, ONTO_TILES), HEAD=0 if heads is None else heads.rows.shape[-1],
         GROUPS=1 if heads is None else heads.squares.shape[-1], WARPS=warps,
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=ONTO_REGISTERS,
     )  # fmt: skip
+
+
+def _parts(K: int, warps: int, most: int) -> int:
+    """In how many rounds a tile is loaded of which a thread holds at most so many pairs."""
+    pairs = K // (warps * 32)
+    return next(n for n in range(1, pairs + 1) if pairs % n == 0 and pairs // n <= most)
