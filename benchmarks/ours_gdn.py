@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
+from gated_norm import gated_rms_norm
 from gdn_problem import EPS, Arm, Problem
 from torch import Tensor
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels import gdn, norm
+from hybridspec.kernels import gdn
 from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights, part
 
 
@@ -57,7 +58,7 @@ class Ours(ABC):
         for index in range(self.problem.layers):
             y = self.verify(index)
             if self.problem.scope == "whole+norm":
-                y = norm.gated_rms_norm(y, self.z[index], self.problem.weights[index].norm, EPS)
+                y = gated_rms_norm(y, self.z[index], self.problem.weights[index].norm, EPS)
             self.y.append(y[:, : self.problem.rows])
         self.commit()
 

@@ -39,10 +39,6 @@ def below(x, fill=NAN):
     return torch.cat((x, x.new_full((MAX_ROWS - len(x), *x.shape[1:]), fill)))
 
 
-PARTS = 1
-"""of logits"""
-
-
 def stream_of(h, norm):
     """The stream of rows h [n, D] float32; NaN in all others. It has the dtype of norm."""
     D, device = h.shape[1], h.device
@@ -55,12 +51,12 @@ def stream_of(h, norm):
     return stream
 
 
-def stale_routing(E, top, device="cpu"):
-    """A routing that was never written: numbers NaN, experts in no range."""
-    routing = Routing.empty(E, top, device, parts=PARTS)
-    for x in (routing.weights, routing.shared, routing.scale):
+def stale_routing(E, top, device="cpu", *, parts=1):
+    """A routing that was never written: numbers NaN, experts in no range; parts: of logits."""
+    routing = Routing.empty(E, top, device, parts=parts)
+    for x in (routing.weights, routing.shared, routing.scale, routing.logits):
         x.fill_(NAN)
-    for x in (routing.ids, routing.chosen, routing.count):
+    for x in (routing.ids, routing.chosen, routing.count, routing.words):
         x.fill_(STALE_ID)
     return routing
 

@@ -11,11 +11,12 @@ from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import experts, router
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import experts as reference
-from hybridspec.kernels.reference.router import route, words_of
+from hybridspec.kernels.reference.router import Steering, route, words_of
 from tests.kernels.gdn_cases import EVERY_DTYPE, EVERYWHERE, ON_CUDA, counts
 from tests.kernels.stream_cases import (
     EPS,
     NAN,
+    STALE_ID,
     by_row,
     check_that_rows_stand_alone,
     doubled,
@@ -135,7 +136,7 @@ def test_a_row_is_the_same_bits_behind_the_router(device, dtype):
 
     def run(order):
         stream, rows = stream_of(h[order], norm), counts(len(order), device)
-        routing = stale_routing(E, TOP, device)
+        routing = stale_routing(E, TOP, device, parts=router.splits(D))
         router.route_stream(stream, weight, rows, EPS, routing)
         experts.experts_onto(stream, routing, gate_up, down, rows, norm)
         return by_row(stream)
@@ -144,20 +145,37 @@ def test_a_row_is_the_same_bits_behind_the_router(device, dtype):
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
-@pytest.mark.parametrize("sums_to_one", [True, False])
-def test_one_row_that_picks_where_its_experts_run_is_the_same_bits(device, dtype, sums_to_one):
-    h, norm, gate_up, down, weight = problem(device, dtype)
-    found = []
+@pytest.mark.parametrize("is_steered", [False, True], ids=["free", "steered"])
+@pytest.mark.parametrize(
+    ("D", "parts", "sums_to_one"), [(64, 1, True), (64, 2, False), (128, 4, True)]
+)
+def test_one_row_that_picks_where_its_experts_run_is_the_same_bits(
+    device, dtype, D, parts, sums_to_one, is_steered
+):
+    h, norm, gate_up, down, weight = problem(device, dtype, D)
+    steering, found = steering_of(device) if is_steered else None, []
     for most_rows in (1, MAX_ROWS):
         stream, rows = stream_of(h[:1], norm), counts(1, device)
-        routing = replace(stale_routing(E, TOP, device), sums_to_one=sums_to_one)
-        router.route_stream(stream, weight, rows, EPS, routing, most_rows=most_rows)
-        experts.experts_onto(
-            stream, routing, gate_up, down, rows, norm, eps=EPS, most_rows=most_rows
-        )
-        named = [getattr(routing, x)[:1] for x in ("ids", "weights", "shared", "scale", "words")]
-        found.append([*(x[:1] for x in by_row(stream)), *named])
+        routing = replace(stale_routing(E, TOP, device, parts=parts), sums_to_one=sums_to_one)
+        router.route_stream(stream, weight, rows, EPS, routing, steering, most_rows=most_rows)
+        options = {"eps": EPS, "steering": steering, "most_rows": most_rows}
+        experts.experts_onto(stream, routing, gate_up, down, rows, norm, **options)
+        named = [getattr(routing, x) for x in ("ids", "weights", "shared", "scale", "words")]
+        assert all((x[1:].isnan() | (x[1:] == STALE_ID)).all() for x in named)
+        assert all(x[1:].isnan().all() for x in by_row(stream))
+        listed = routing.chosen[: int(routing.count)]
+        assert listed.tolist() == [E, *sorted(routing.ids[0].tolist())]
+        if steering is not None:
+            assert set(routing.ids[0].tolist()) == set(steering.table[3].tolist())
+        found.append([*(x[:1] for x in (*by_row(stream), *named)), listed])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def steering_of(device):
+    """At position 3."""
+    gen = torch.Generator().manual_seed(5)
+    table = torch.rand(8, E, generator=gen).argsort(1)[:, :TOP].to(torch.int32).to(device)
+    return Steering(table=table, length=counts(3, device))
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)

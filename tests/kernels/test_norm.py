@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.reference.norm import gated_rms_norm, l2_norm, rms_norm
+from hybridspec.kernels.reference.norm import (
+    HeadGate,
+    gate_heads,
+    gated_rms_norm,
+    l2_norm,
+    rms_norm,
+)
 from tests.tolerances import OPERATION, distance
 
 
@@ -30,6 +36,16 @@ def test_the_gate_comes_after_the_norm():
     normed = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
     want = normed * gate / (1 + torch.exp(-gate))
     assert distance(gated_rms_norm(y, z, weight, 1e-6), want) < OPERATION
+
+
+@pytest.mark.parametrize("groups", [1, 4, 24])
+def test_gated_heads_times_their_scale_are_the_gated_norm(groups):
+    y, z, weight = numbers(5, 6, 24), numbers(5, 6, 24, seed=1), numbers(24, seed=2)
+    gate = HeadGate(z=z, weight=weight, squares=torch.full((5, 6, groups), torch.nan))
+    gated = gate_heads(y, gate, torch.tensor(3, dtype=torch.int32))
+    scale = torch.rsqrt(gate.squares[:3].sum(-1, keepdim=True) / 24 + 1e-6)
+    assert distance(gated[:3] * scale, gated_rms_norm(y, z, weight, 1e-6)[:3]) < OPERATION
+    assert gate.squares[3:].isnan().all()
 
 
 def test_l2_norm_sums_and_does_not_average():

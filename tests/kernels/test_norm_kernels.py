@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
+"""The launch of the gated norm that benchmarks/gdn_verify.py times."""
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from hybridspec.kernels import norm
+from benchmarks import gated_norm
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference.norm import gated_rms_norm
 from tests.kernels.gdn_cases import EVERY_DTYPE, EVERYWHERE
@@ -25,7 +27,7 @@ def numbers(device, dtype, *shape, seed=0):
 def test_gated_norm_equals_float64(device, dtype, V, scale):
     y = numbers(device, dtype, 2, 3, 4, V) * scale
     z, weight = numbers(device, dtype, 2, 3, 4, V, seed=1), numbers(device, dtype, V, seed=2)
-    found = norm.gated_rms_norm(y, z, weight, 1e-6)
+    found = gated_norm.gated_rms_norm(y, z, weight, 1e-6)
     assert found.dtype == dtype
     wanted = gated_rms_norm(y.double(), z.double(), weight.double(), 1e-6)
     assert distance(found, wanted) < GDN_OUTPUTS[dtype]
@@ -42,4 +44,4 @@ def test_gated_norm_equals_float64(device, dtype, V, scale):
 )
 def test_what_does_not_fit_is_refused_by_name(device, dtype, y, z, weight, words):
     with pytest.raises(ShapeError, match=words):
-        norm.gated_rms_norm(*(numbers(device, dtype, *s) for s in (y, z, weight)), 1e-6)
+        gated_norm.gated_rms_norm(*(numbers(device, dtype, *s) for s in (y, z, weight)), 1e-6)

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 D, M, K, LAYERS, TAP = 128, 96, 256, 3, 1
-"""of 6 tiles of 16 columns two programs take three each; the second of three taps"""
+"""6 tiles of 16 columns; the second of three taps"""
 
 
 def problem(device, dtype, D=D, K=K):

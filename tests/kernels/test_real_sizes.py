@@ -7,18 +7,22 @@ import torch
 
 pytest.importorskip("triton")
 
-from hybridspec.kernels import experts, product, router, stream
+from hybridspec.kernels import experts, gdn, product, router, stream
 from hybridspec.kernels.reference import experts as reference_experts
+from hybridspec.kernels.reference import gdn as reference_gdn
 from hybridspec.kernels.reference import product as reference_product
 from hybridspec.kernels.reference import router as reference_router
+from hybridspec.kernels.reference.norm import HeadGate, Heads, gated_rms_norm
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
+from tests.kernels.gdn_cases import Sizes, case
 from tests.kernels.stream_cases import doubled
 from tests.tolerances import distance
 
 pytestmark = pytest.mark.gpu
 D, E, TOP, WIDTH, EPS = 2048, 256, 8, 512, 1e-6
 ROWS = [1, 2, 9, 16]
+SIZES = Sizes(H=16, HV=32, K=128, V=128)
 BF16 = 4e-3
 
 
@@ -70,16 +74,41 @@ def test_what_is_added_to_the_stream(draw, entered, rows, K):
 
 
 @pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("verify", [gdn.verify_exact, gdn.verify_block], ids=["exact", "block"])
+def test_what_a_layer_of_gdn_adds_to_the_stream(draw, entered, rows, verify):
+    """From the convolution's input on; z lies beside it."""
+    given, (held, norm) = case(SIZES, "cuda", torch.bfloat16, rows=rows), entered
+    HV, K, V, C = SIZES.HV, SIZES.K, SIZES.V, SIZES.C
+    wide, weight = draw(16, C + HV * V), draw(D, HV * V, spread=0.02)
+    gate = HeadGate(
+        z=wide[:, C:].view(16, HV, V),
+        weight=1 + draw(V, spread=0.1),
+        squares=torch.empty(16, HV, gdn.head_groups(K, V), device="cuda"),
+    )
+    exact, wanted = given.in_float64(), doubled(held)
+    heads = Heads(rows=verify(*given.arguments(), gate), squares=gate.squares)
+    product.project_heads_onto(heads, weight, given.rows, EPS, held, norm)
+    y = reference_gdn.verify_exact(*exact.arguments())
+    x = gated_rms_norm(y, gate.z.double(), gate.weight.double(), EPS).flatten(1)
+    before = wanted.residual[:rows].clone()
+    reference_product.project_onto(x, weight.double(), given.rows, wanted, norm.double())
+    added = held.residual[:rows].double() - before
+    assert distance(added, wanted.residual[:rows] - before) < BF16
+
+
+@pytest.mark.parametrize("rows", ROWS)
 def test_a_layer_of_experts(draw, entered, rows):
-    held, norm = entered
+    """As a pass calls it: one row picks where its experts run."""
+    (held, norm), most_rows = entered, 1 if rows == 1 else 16
     weight = draw(E + 1, D, spread=0.02)
-    routing = Routing.empty(E, TOP, "cuda")
-    router.route_stream(held, weight, count(rows), EPS, routing)
+    routing = Routing.empty(E, TOP, "cuda", parts=router.splits(D))
+    router.route_stream(held, weight, count(rows), EPS, routing, most_rows=most_rows)
     exact, wanted = doubled(held), Routing.empty(E, TOP, "cuda")
     reference_router.route_stream(exact, weight.double(), count(rows), EPS, wanted)
-    assert (routing.ids[:rows] == wanted.ids[:rows]).double().mean() > 0.98  # near-ties may flip
     gate_up, down = draw(E + 1, 2 * WIDTH, D, spread=0.02), draw(E + 1, D, WIDTH, spread=0.02)
-    experts.experts_onto(held, routing, gate_up, down, count(rows), norm)
+    options = {"eps": EPS, "most_rows": most_rows}
+    experts.experts_onto(held, routing, gate_up, down, count(rows), norm, **options)
+    assert (routing.ids[:rows] == wanted.ids[:rows]).double().mean() > 0.98  # near-ties may flip
     distinct = routing.ids[:rows].unique()
     assert int(routing.count) == len(distinct) + 1
     assert torch.equal(routing.chosen[1 : len(distinct) + 1], distinct)

@@ -17,6 +17,7 @@ from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA, STALE, counts
 from tests.kernels.stream_cases import (
     EPS,
     NAN,
+    STALE_ID,
     check_that_rows_stand_alone,
     doubled,
     few_counts,
@@ -52,8 +53,10 @@ def whole_problem(device, dtype, E=E, D=D):
     return h.to(device), torch.ones(D, dtype=dtype, device=device), weight.to(device)
 
 
-def routed(h, norm, weight, top=TOP, steering=None, eps=EPS, **options):
-    routing = replace(stale_routing(len(weight) - 1, top, h.device), **options)
+def routed(h, norm, weight, top=TOP, steering=None, eps=EPS, parts=None, **options):
+    """By logits in as many parts as the engine's, or so many."""
+    parts = parts or router.splits(h.shape[1])
+    routing = replace(stale_routing(len(weight) - 1, top, h.device, parts=parts), **options)
     routing.scale.fill_(STALE)  # that of a stale row would be NaN
     rows = counts(len(h), h.device)
     router.route_stream(stream_of(h, norm), weight, rows, eps, routing, steering)
@@ -72,7 +75,7 @@ def judged(h, norm, weight, top=TOP, **options):
     return routing
 
 
-BY_ROW = ("ids", "weights", "shared", "scale", "words")
+BY_ROW = ("ids", "weights", "shared", "scale", "words", "logits")
 
 
 def by_row(routing):
@@ -90,14 +93,25 @@ def check_words(routing, n):
 @pytest.mark.parametrize("sums_to_one", [True, False])
 @pytest.mark.parametrize(
     ("E", "top", "D"),
-    [(32, 1, 128), (32, 32, 64), (64, 2, 256), (128, 3, 96), (256, 8, 128), (512, 10, 64)],
+    [
+        (32, 1, 128),
+        (32, 32, 64),
+        (40, 3, 128),
+        (64, 2, 256),
+        (128, 3, 96),
+        (256, 8, 128),
+        (512, 10, 64),
+    ],
 )
 def test_routing_equals_float64_and_writes_no_other_row(device, dtype, E, top, D, sums_to_one):
+    """Logits in 1, 2 and 4 parts, as the width allows."""
     h, norm, weight = problem(device, dtype, E, D)
     for n in few_counts(device):
         found = routed(h[:n], norm, weight, top, sums_to_one=sums_to_one)
         wanted = judged(h[:n], norm, weight, top, sums_to_one=sums_to_one)
         assert torch.equal(found.ids, wanted.ids)
+        assert found.logits[n:].isnan().all()
+        assert (found.words[n:] == STALE_ID).all()
         for name in ("weights", "shared", "scale"):
             a, b = getattr(found, name), getattr(wanted, name)
             assert distance(a[:n], b[:n]) < GDN_STATE
@@ -105,6 +119,31 @@ def test_routing_equals_float64_and_writes_no_other_row(device, dtype, E, top, D
         assert not found.scale.isnan().any()
         assert torch.equal(found.words[:n], wanted.words[:n])
         check_words(found, n)
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_logits_are_the_sum_of_their_parts(device, dtype, parts):
+    """Each of its own columns, before the stream's scale; also the shared gate's."""
+    h, norm, weight = problem(device, dtype)
+    for n in few_counts(device):
+        found = routed(h[:n], norm, weight, parts=parts)
+        x = stream_of(h[:n], norm).scaled[:n].double().unflatten(1, (parts, -1))
+        wanted = torch.einsum("npd,epd->npe", x, weight.double().unflatten(1, (parts, -1)))
+        assert found.logits.shape == (MAX_ROWS, parts, E + 1)
+        assert distance(found.logits[:n], wanted) < GDN_STATE
+        assert torch.equal(found.ids, judged(h[:n], norm, weight).ids)
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_a_pass_of_one_row_leaves_the_pick_to_its_experts(device, dtype):
+    h, norm, weight = problem(device, dtype)
+    wanted, found = routed(h[:1], norm, weight), stale_routing(E, TOP, device, parts=4)
+    stream, rows = stream_of(h[:1], norm), counts(1, device)
+    router.route_stream(stream, weight, rows, EPS, found, most_rows=1)
+    assert torch.equal(found.logits[:1], wanted.logits[:1])
+    assert (found.ids == STALE_ID).all()
+    assert found.weights.isnan().all()
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
@@ -147,10 +186,12 @@ def test_zeros_of_either_sign_are_equal(device, dtype):
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
 def test_a_row_is_the_same_bits_alone_and_anywhere_in_a_pass(device, dtype):
-    for sums_to_one in (True, False):
+    for sums_to_one, parts in ((True, 4), (False, 1)):
         h, norm, weight = problem(device, dtype)
         check_that_rows_stand_alone(
-            lambda order: by_row(routed(h[order], norm, weight, sums_to_one=sums_to_one)),  # noqa: B023
+            lambda order: by_row(
+                routed(h[order], norm, weight, parts=parts, sums_to_one=sums_to_one)  # noqa: B023
+            ),
             device,
         )
 
@@ -185,6 +226,7 @@ def test_a_row_of_nan_names_experts_and_leaves_the_others_alone(device, dtype, s
     check_words(found, MAX_ROWS)
     for a, b in zip(by_row(found), by_row(wanted), strict=True):
         assert torch.equal(a[others], b[others])
+    assert torch.equal(found.logits[others], wanted.logits[others])
     weight[5] = NAN  # one logit of every row
     found = routed(h, norm, weight)
     assert ((found.ids >= 0) & (found.ids < E)).all()
@@ -221,6 +263,11 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
         "weights": replace(routing, weights=routing.weights[:, :2]),
         "scale": replace(routing, scale=routing.scale.double()),
         "count": replace(routing, count=routing.count.long()),
+        "logits": replace(routing, logits=routing.logits[..., :-1]),
+        "words": replace(routing, words=routing.words[:, :8]),
+        "chosen": replace(routing, chosen=routing.chosen.long()),
+        "128 wide, which 3 splits": Routing.empty(E, TOP, device, parts=3),
+        "128 wide, which 8 splits": Routing.empty(E, TOP, device, parts=8),
     }.items():
         with pytest.raises(ShapeError, match=name):
             router.route_stream(stream, weight, rows, EPS, wrong)

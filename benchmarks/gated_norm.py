@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic, reportCallIssue=false
-"""Gated RMS norm of the heads of a GDN layer, one program a row and head.
+"""Gated RMS norm of the heads of a GDN layer as a launch, one program a row and head.
 
-Replaces square, mean, root, three products and SiLU of the reference. It moves y, the gate and the
-result once: 6 bytes an element in bf16.
+The engine has none: its verification gates the heads and the product behind it norms them
+(kernels/reference/norm.py, HeadGate). The scope `whole+norm` of gdn_verify.py compares normed rows
+of several sequences, as peers leave them, and so takes this. It moves y, the gate and the result
+once: 6 bytes an element in bf16.
 """
 
 import torch
