@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Run the tests that need a CUDA device and record what they showed.
 
-    python benchmarks/gpu_tests.py [--output results/gpu_tests.json] [arguments of pytest]
+python benchmarks/gpu_tests.py [--output results/gpu_tests.json] [arguments of pytest]
 """
 
 import argparse

@@ -6,6 +6,7 @@ The text is a fixed token at every absolute position, so every policy writes the
 is read from tables at places that the device knows: a round may be captured as ever.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -39,11 +40,13 @@ class Script:
         vocab_size: int,
         device: torch.device,
         seed: int = 1,
+        beginning: Sequence[int] = (),
     ) -> "Script":
-        """A random text, with drafts that are as right as the tables say."""
+        """A text, random after its beginning, with drafts that are as right as the tables say."""
         generator = torch.Generator().manual_seed(seed)
         positions, drafts = acceptances.accepted.shape
         text = torch.randint(vocab_size, (positions + MAX_ROWS,), generator=generator)
+        text[: len(beginning)] = torch.tensor(beginning, dtype=torch.int64)
         right = text.unfold(0, 1 + drafts, 1)[:positions]
         others = torch.randint(1, vocab_size, (positions, drafts), generator=generator)
         others = (right[:, 1:] + others) % vocab_size

@@ -280,7 +280,8 @@ def _project_onto(
     project_onto_kernel[(D // 16,)](
         x, weight, rows, **stream_tensors(stream, norm, taps),
         head_squares=stream.squares if heads is None else heads.squares, eps=eps,
-        K=K, D=D, PARTS=_parts(K, warps, ONTO_TILES), HEAD=0 if heads is None else heads.rows.shape[-1],
+        K=K, D=D, PARTS=_parts(K, warps, ONTO_TILES),
+        HEAD=0 if heads is None else heads.rows.shape[-1],
         GROUPS=1 if heads is None else heads.squares.shape[-1], WARPS=warps,
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=ONTO_REGISTERS,

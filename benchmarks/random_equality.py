@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Drafted output against plain decoding in a real shape: random weights, their own router, exact.
+
+    python benchmarks/random_equality.py [--prompts 2] [--tokens 500]
+
+Plain decoding writes a text first. A drafter with random weights then runs in full, and proposes
+that text, spoiled where a published survival says so: drafts are accepted and rejected at every
+length, and what the target says is its own. Writes results/random_equality.json, or --output.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from hybridspec.bench.circumstances import observe
+from hybridspec.bench.random_pair import Shape
+from hybridspec.bench.random_weights import random_drafter, random_target
+from hybridspec.bench.script import Script, ScriptedDrafter
+from hybridspec.bench.worlds import draw_acceptances
+from hybridspec.core.options import MAX_ROWS
+from hybridspec.engine.graph import CapturedRounds
+from hybridspec.engine.loop import Tally, decode, start
+from hybridspec.models.fused import FusedTarget
+from hybridspec.models.fused_draft import FusedDrafter
+from hybridspec.policy.policy import Fixed
+
+RESULT = Path(__file__).parent / "results" / "random_equality.json"
+LENGTHS = (1, 2, 3, 4, 5, 8, 13, 16)
+
+
+def written(
+    target: FusedTarget, drafter: ScriptedDrafter | None, rows: int, prompt: list[int], tokens: int
+) -> tuple[list[int], Tally]:
+    """What one policy of fixed length writes after a prompt."""
+    device, tally = target.head.device, Tally()
+    request = start(prompt, target=target, drafter=drafter, stop_ids=(), budget=tokens)
+    rounds = CapturedRounds(
+        target=target, drafter=drafter, policy=Fixed(rows, device=device), request=request
+    )
+    ahead = 1 if device.type == "cuda" else 0
+    ids = [token for emission in decode(rounds, tally, ahead=ahead) for token in emission.token_ids]
+    return ids, tally
+
+
+def spoiled(
+    drafter: FusedDrafter, prompt: list[int], ids: list[int], vocab_size: int, seed: int
+) -> ScriptedDrafter:
+    """A drafter that proposes the ids, as far as the agentic world accepts them."""
+    device = drafter.head.device
+    positions = len(prompt) + len(ids) + MAX_ROWS
+    world = draw_acceptances(
+        "agentic", positions=positions, drafts=drafter.config.block_size - 1, seed=seed
+    )
+    script = Script.written(world, vocab_size=vocab_size, device=device, beginning=[*prompt, *ids])
+    return ScriptedDrafter(drafter=drafter, script=script)
+
+
+def compared(
+    target: FusedTarget, drafter: FusedDrafter, *, prompts: int, context: int, tokens: int
+) -> Iterator[dict[str, object]]:
+    """Each prompt at each length, and whether plain decoding's ids came out."""
+    vocab_size, generator = target.config.vocab_size, torch.Generator().manual_seed(7)
+    for number in range(prompts):
+        prompt = torch.randint(vocab_size, (context,), generator=generator).tolist()
+        plain, _ = written(target, None, 1, prompt, tokens)
+        own = spoiled(drafter, prompt, plain, vocab_size, number)
+        for rows in LENGTHS:
+            ids, tally = written(target, own, rows, prompt, tokens)
+            same = next(
+                (i for i, (a, b) in enumerate(zip(ids, plain, strict=True)) if a != b), None
+            )
+            yield {
+                "prompt": number,
+                "rows": rows,
+                "tokens": len(ids),
+                "rounds": tally.rounds,
+                "drafts_accepted": tally.drafts_accepted,
+                "distinct_ids": len(set(plain)),
+                "first_difference": same,
+            }
+
+
+def main() -> int:
+    """0 if every text equals plain decoding's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="qwen3.6-35b-a3b")
+    parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    asked = parser.parse_args()
+    device, shape, found = torch.device("cuda"), Shape.load(asked.shape), []
+    with torch.inference_mode():
+        taps = shape.drafter.target_layer_ids
+        target = random_target(shape.target, mode="exact", taps=taps, device=device)
+        drafter = random_drafter(shape.drafter, target)
+        sizes = {"prompts": asked.prompts, "context": asked.context, "tokens": asked.tokens}
+        for one in compared(target, drafter, **sizes):
+            print(one, flush=True)
+            found.append(one)
+    command = f"python benchmarks/random_equality.py --shape {asked.shape}"
+    command += "".join(f" --{name} {value}" for name, value in sizes.items())
+    result = {
+        "benchmark": "random_equality",
+        "shape": asked.shape,
+        "weights": "random",
+        "mode": "exact",
+        **sizes,
+        "differences": sum(one["first_difference"] is not None for one in found),
+        "texts": found,
+        **observe(device, command).to_json(),
+    }
+    asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return int(bool(result["differences"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
