@@ -22,8 +22,9 @@ from tests.kernels.gdn_cases import (
     STALE,
     Sizes,
     case,
-    counts,
+    equal,
     interpreted,
+    stale,
     usual,
 )
 from tests.kernels.stream_cases import (
@@ -222,4 +223,14 @@ def test_a_gate_that_does_not_fit_is_refused_by_name(verify):
     }.items():
         with pytest.raises(ShapeError, match=name):
             verify(*given.arguments(), wrong)
-    assert counts(1, "cpu").equal(given.rows)
+    assert equal(given.records, stale(given.records))  # before any launch
+
+
+@forms
+def test_a_gate_takes_no_batch(verify):
+    given = case(Sizes(), "cpu", torch.float32, requests=(2,), rows=1)
+    gate = gate_of(case(Sizes(), "cpu", torch.float32))
+    with pytest.raises(ShapeError, match="one request"):
+        verify(*given.arguments(), gate)
+    with pytest.raises(AssertionError, match="one request"):
+        getattr(reference, verify.__name__)(*given.arguments(), gate)

@@ -67,17 +67,17 @@ def verify_exact(
     values = torch.empty(B, N, HV, V, dtype=torch.float32, device=device)
     gates = torch.empty(B, N, HV, 2, dtype=torch.float32, device=device)
     y = torch.empty(*qkv.shape[:-1], HV, V, dtype=qkv.dtype, device=device)
-    block_n = min(PREPARE_ROWS, N)
+    block_n, columns = min(PREPARE_ROWS, N), WALK_COLUMNS[K]
+    gating = _gate(gate, y, columns)
     prepare_kernel[2 * H + HV, N // block_n, B](
         qkv, a, b, weights.conv, weights.decay_rate, weights.dt_bias, state.conv, rows,
         records.inputs, queries, values, gates, records.keys, records.log_decays,
         **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_N=block_n, **modes,
         num_warps=PREPARE_WARPS,
     )  # fmt: skip
-    columns = WALK_COLUMNS[K]
     walk_kernel[V // columns, HV, B](
         state.recurrent, rows, queries, records.keys, values, gates, y, records.updates,
-        **_gate(gate, y, columns),
+        **gating,
         H=H, HV=HV, K=K, V=V, N=N, BLOCK_V=columns, LANES_K=WALK_LANES,
         OVERLAPS=modes["OVERLAPS"], launch_pdl=modes["launch_pdl"], num_warps=1,
         maxnreg=WALK_REGISTERS,
@@ -166,6 +166,8 @@ def _gate(gate: HeadGate | None, y: Tensor, columns: int) -> dict[str, Tensor | 
     """Raises ShapeError where gate, weight or squares do not fit outputs y [N, HV, V]."""
     if gate is None:
         return {"z": y, "norm": y, "squares": y, "Z_ROW": 0}
+    if y.dim() != 3:
+        raise ShapeError("a gate takes rows of one request: verify requests one by one.")
     N, HV, V = y.shape
     if gate.z.shape != y.shape or gate.z.dtype != y.dtype or gate.z.stride()[1:] != (V, 1):
         raise ShapeError(

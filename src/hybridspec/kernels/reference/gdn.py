@@ -119,6 +119,7 @@ def verify_exact(
     returns [N, HV, V], zeros from `rows` on
     """
     if qkv.dim() == 3:
+        assert gate is None, "a gate takes rows of one request"
         return _each(verify_exact, qkv, a, b, weights, state, records, rows)
     if gate is not None:
         return gate_heads(verify_exact(qkv, a, b, weights, state, records, rows), gate, rows)
@@ -153,6 +154,7 @@ def verify_block(
     returns [N, HV, V], zeros from `rows` on
     """
     if qkv.dim() == 3:
+        assert gate is None, "a gate takes rows of one request"
         return _each(verify_block, qkv, a, b, weights, state, records, rows)
     if gate is not None:
         return gate_heads(verify_block(qkv, a, b, weights, state, records, rows), gate, rows)
