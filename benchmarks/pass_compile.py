@@ -85,6 +85,13 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
             f"{M}x{D}, rows": lambda M=M: product.project_rows(bf16(16, D), bf16(M, D), rows),
         }.items():
             yield name, product, ("project_kernel",), run
+    for K in ONTO:  # of rows that are wider than any model's here: a tile in several rounds
+        yield (
+            f"5120x{K}, rows",
+            product,
+            ("project_kernel",),
+            lambda K=K: product.project_rows(bf16(16, K), bf16(5120, K), rows),
+        )
     for K in ONTO:
         for name, tapped in {f"{D}x{K}": None, f"{D}x{K}, tapped": taps}.items():
             yield (

@@ -19,6 +19,8 @@ DOCS = HERE.parent / "docs"
 README, CORRECTNESS, GDN = HERE.parent / "README.md", DOCS / "correctness.md", DOCS / "gdn.md"
 MEASURED = DOCS / "measured.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
+SHOWN = ("plain", "fixed:16", "hybrid")
+"""policies of the embedded pair in the README"""
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
 
@@ -33,13 +35,50 @@ def drawn(path: Path, results: str) -> str:
 
 
 def results() -> str:
-    """Table, circumstances and equality, as Markdown."""
-    decode = [load(f"decode_cpu_{mode}") for mode in ("exact", "fast")]
-    rows = [row(arm, run) for run in decode for arm in run["arms"] if arm["mode"] == run["mode"]]
-    table = [line(HEAD), line(("---",) * len(HEAD)), *map(line, rows)]
-    same = load("equality")
-    notes = f"{circumstances(decode[0])} {equality(same)} (Commit {same['commit']}.)"
-    return "\n".join(["", *table, "", notes, "", ""])
+    """Tables, circumstances and equality, as Markdown."""
+    decode, same = load("decode_cpu_exact"), load("equality")
+    table = cpu([decode], SHOWN)
+    notes = f"{circumstances(decode)} {equality(same)} (Commit {same['commit']}.)"
+    return "\n".join(["", *gpu(load("decode_random")), "", *table, "", notes, "", ""])
+
+
+def cpu(runs: list[dict[str, Any]], names: tuple[str, ...] = ()) -> list[str]:
+    """Lines of a table: the policies of each run in its own mode, or those that are named."""
+    arms = [(arm, run) for run in runs for arm in run["arms"] if arm["mode"] == run["mode"]]
+    rows = [row(arm, run) for arm, run in arms if not names or arm["name"] in names]
+    return [line(HEAD), line(("---",) * len(HEAD)), *map(line, rows)]
+
+
+def measured() -> str:
+    """All of docs/measured.md, as Markdown."""
+    runs = [load(f"decode_cpu_{mode}") for mode in ("exact", "fast")]
+    parts = ["**The embedded pair on a CPU**:", "\n".join(cpu(runs)), circumstances(runs[0])]
+    tables = round_results.tables(load("round_time"), load("decode_random"))
+    return tables + "\n\n".join(parts) + "\n\n"
+
+
+def gpu(run: dict[str, Any]) -> list[str]:
+    """What decoding with random weights found, as a table and a sentence."""
+    head = ("policy", "tok/s", "x plain", "tokens a round", "rows a round", "ms a round")
+    rows = [
+        (
+            arm["name"],
+            f"{arm['tokens_per_second']['median']:.0f}",
+            f"{arm['over_plain']['median']:.2f}",
+            f"{arm['tokens_per_round']:.2f}",
+            f"{arm['mean_length']:.1f}",
+            f"{arm['ms_per_round']['median']:.2f}",
+        )
+        for arm in run["arms"]
+    ]
+    words = (
+        f"{run['device']}, shape {run['shape']} with **random weights**, {run['mode']} mode, "
+        f"{run['max_new_tokens']} tokens after {run['context']}; acceptance is drawn from published"
+        f" survivals (`{run['acceptance_world']}`), experts are steered with persistence "
+        f"{run['persistence']}; commit {run['commit']}; {run['date'][:10]}; `{run['command']}`. "
+        "More in [docs/measured.md](docs/measured.md)."
+    )
+    return [line(head), line(("---",) * len(head)), *map(line, rows), "", words]
 
 
 def load(name: str) -> dict[str, Any]:
@@ -117,7 +156,7 @@ def main() -> int:
         README: results(),
         CORRECTNESS: near_ties(load("equality")),
         GDN: gdn_results.tables(verify),
-        MEASURED: round_results.tables(rounds, load("decode_random")),
+        MEASURED: measured(),
     }
     texts = {path: drawn(path, part) for path, part in documents.items()}
     texts[DOCS / "gdn_verify.svg"] = gdn_results.figure(verify)

@@ -7,9 +7,13 @@ import torch
 
 pytest.importorskip("triton")
 
+from hybridspec.core.errors import OptionError
 from hybridspec.engine.graph import recorded
+from hybridspec.models.fused import FusedTarget
+from tests.decoding import load
 from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA
-from tests.models.fused_cases import LAYERS, commit, read, twins
+from tests.models.fused_cases import LAYERS, TARGET, commit, read, twins
+from tests.tiny import write_target
 from tests.tolerances import FUSED, distance
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
@@ -108,3 +112,19 @@ def test_a_captured_pass_reads_its_counts_from_the_device(device, dtype, mode, l
         again = run()
         assert torch.equal(again.taps[:count], found[0])
         assert torch.equal(again.tokens[:count], found[1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"linear_value_head_dim": 16},
+        {"linear_key_head_dim": 24},
+        {"shared_expert_intermediate_size": 48},
+    ],
+)
+def test_widths_that_the_kernels_do_not_take_are_refused_when_a_target_is_made(wrong, tmp_path):
+    directory = write_target(tmp_path, **TARGET | LAYERS["experts everywhere"] | wrong)
+    with pytest.raises(OptionError, match=f"{next(iter(wrong))} .*--device cpu"):
+        FusedTarget.of(
+            load(directory, taps=()), mode="fast", dtype=torch.float32, device=torch.device("cpu")
+        )

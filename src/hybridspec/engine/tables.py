@@ -83,7 +83,7 @@ class Tables:
             "mode": self.mode,
             "device": devices.describe(self.device),
             "driver": devices.driver(self.device) or "none",
-            "dtype": "float32",
+            "dtype": "bfloat16" if self.device.type == "cuda" else "float32",
             "torch": torch.__version__,
             "hybridspec": __version__,
         }

@@ -166,7 +166,7 @@ def experts_onto(
     norm: Tensor,
     taps: Tensor | None = None,
     *,
-    eps: float = 0.0,
+    eps: float | None = None,
     steering: Steering | None = None,
     most_rows: int = MAX_ROWS,
 ) -> None:
@@ -180,6 +180,10 @@ def experts_onto(
     dtype = stream.scaled.dtype
     check_tensor("gate_up", gate_up, (E + routing.pieces, 2 * WIDTH, D), dtype)
     check_tensor("down", down, (E + routing.pieces, D, WIDTH), dtype)
+    if most_rows == 1 and eps is None:
+        raise ShapeError(
+            "eps of the stream's norm is missing: a single row picks its experts here."
+        )
     if WIDTH < 16 or WIDTH & (WIDTH - 1):
         raise ShapeError(f"experts are {WIDTH} wide; the kernels take powers of two from 16 on.")
     slots = routing.pieces + min(E, most_rows * top)
@@ -192,7 +196,7 @@ def experts_onto(
         stream.scaled, stream.squares, routing.logits, gate_up=gate_up, rows=rows,
         **steering_of(routing, steering), ids=routing.ids, weights=routing.weights,
         shared=routing.shared, scale=routing.scale, words=routing.words, chosen=routing.chosen,
-        count=routing.count, hidden=hidden, eps=eps,
+        count=routing.count, hidden=hidden, eps=eps or 0.0,
         D=D, WIDTH=WIDTH, SHARED=routing.pieces, RANKS=triton.next_power_of_2(top),
         TILES=stream.squares.shape[1], PICKS=most_rows == 1,
         BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1, **modes,

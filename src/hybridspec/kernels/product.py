@@ -36,7 +36,6 @@ from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_e
 # H200, November 2026, 12352 x 2048 at 16 rows
 PROJECT_WARPS, PROJECT_TILES = 4, 16
 PROJECT_REGISTERS = 168  # three programs a multiprocessor
-PROJECT_AHEAD = False
 ONTO_REGISTERS = 128  # beside the verification of GDN
 ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 registers
 
@@ -45,7 +44,7 @@ ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 re
 def project_kernel(
     x, squares, weight, rows, y, eps,
     K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr,
-    AHEAD: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """y [16, M] = x weight^T, 16 columns a program; TILES > 0: of the stream's norm.
 
@@ -62,30 +61,28 @@ def project_kernel(
         gdc_wait()
         gdc_launch_dependents()
     row = tl.arange(0, 8)
-    if TILES > 0 and AHEAD:
-        own_squares = read_squares(squares, row, TILES, WARPS)
     low = tl.zeros([WARPS, 16, 8], tl.float32)
     high = tl.zeros([WARPS, 16, 8], tl.float32)
     for part in tl.static_range(PARTS):
         at_x = x + part * WIDE + inner
-        own = load_eight(at_x, n, K, COUNT)
-        low = multiply_eight(tiles, own, low, 0, COUNT, WARPS, PRECISION)
+        low = _add_eight(
+            tiles, at_x, n, low, squares, eps, K, 0, WIDE, COUNT, 0, 1, WARPS, PRECISION
+        )  # fmt: skip
         if n > 8:
-            own = load_eight(at_x + 8 * K, n - 8, K, COUNT)
-            high = multiply_eight(tiles, own, high, 0, COUNT, WARPS, PRECISION)
+            at_8 = at_x + 8 * K
+            high = _add_eight(
+                tiles, at_8, n - 8, high, squares, eps, K, 0, WIDE, COUNT, 0, 1, WARPS, PRECISION
+            )  # fmt: skip
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
-    if TILES > 0 and not AHEAD:
-        own_squares = read_squares(squares, row, TILES, WARPS)
     if TILES > 0:
-        low *= row_scale(own_squares, eps, K)[:, None, :]
+        low *= row_scale(read_squares(squares, row, TILES, WARPS), eps, K)[:, None, :]
     out = y + row[None, :] * Y_ROW + first + tl.arange(0, 16)[:, None]
     tl.store(out, tl.sum(low, 0), mask=row[None, :] < n)
     if n > 8:
         if TILES > 0:
-            own_squares = read_squares(squares, row + 8, TILES, WARPS)
-            high *= row_scale(own_squares, eps, K)[:, None, :]
+            high *= row_scale(read_squares(squares, row + 8, TILES, WARPS), eps, K)[:, None, :]
         tl.store(out + 8 * Y_ROW, tl.sum(high, 0), mask=row[None, :] + 8 < n)
 
 
@@ -211,7 +208,7 @@ def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, ep
     project_kernel[(M // 16,)](
         x, x if squares is None else squares, weight, rows, y, eps,
         K=K, Y_ROW=M, TILES=0 if squares is None else squares.shape[1],
-        PARTS=_parts(K, warps, PROJECT_TILES), AHEAD=PROJECT_AHEAD, WARPS=warps,
+        PARTS=_parts(K, warps, PROJECT_TILES), WARPS=warps,
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=PROJECT_REGISTERS,
     )  # fmt: skip

@@ -119,9 +119,10 @@ class FusedTarget:
     ) -> "FusedTarget":
         """The same weights on a device in `dtype`, packed for the kernels, a layer at a time.
 
-        Norms of whole rows stay in float32.
+        Norms of whole rows stay in float32. Raises OptionError where the kernels lack a width.
         """
         config, to = target.config, Destination(device, dtype)
+        check_widths(config)
         width = config.moe_intermediate_size
         return cls(
             config=config,
@@ -336,6 +337,20 @@ def empty_buffers(
         counts=counts,
         taps=torch.zeros(MAX_ROWS, taps * D, dtype=dtype, device=device),
     )
+
+
+def check_widths(config: TargetConfig) -> None:
+    """Raise OptionError where heads or experts have a width that the kernels do not take."""
+    shared_pieces(config)
+    for name, widths in (
+        ("linear_key_head_dim", gdn.WIDTHS),
+        ("linear_value_head_dim", gdn.WIDTHS[1:]),
+    ):
+        if getattr(config, name) not in widths:
+            raise OptionError(
+                f"{name} {getattr(config, name)} is none of {', '.join(map(str, widths))}, which "
+                "the CUDA kernels take: give --device cpu."
+            )
 
 
 def shared_pieces(config: TargetConfig) -> int:

@@ -9,6 +9,7 @@ may write it, nothing is copied.
 """
 
 from hybridspec.kernels.gdn.launches import (
+    WIDTHS,
     commit,
     commit_block,
     head_groups,
@@ -16,4 +17,4 @@ from hybridspec.kernels.gdn.launches import (
     verify_exact,
 )
 
-__all__ = ["commit", "commit_block", "head_groups", "verify_block", "verify_exact"]
+__all__ = ["WIDTHS", "commit", "commit_block", "head_groups", "verify_block", "verify_exact"]
