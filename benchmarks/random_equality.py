@@ -24,8 +24,10 @@ from hybridspec.bench.worlds import draw_acceptances
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loop import Tally, decode, start
+from hybridspec.models.dflash import Drafter
 from hybridspec.models.fused import FusedTarget
 from hybridspec.models.fused_draft import FusedDrafter
+from hybridspec.models.target import Target
 from hybridspec.policy.policy import Fixed
 
 RESULT = Path(__file__).parent / "results" / "random_equality.json"
@@ -33,7 +35,11 @@ LENGTHS = (1, 2, 3, 4, 5, 8, 13, 16)
 
 
 def written(
-    target: FusedTarget, drafter: ScriptedDrafter | None, rows: int, prompt: list[int], tokens: int
+    target: FusedTarget | Target,
+    drafter: ScriptedDrafter | None,
+    rows: int,
+    prompt: list[int],
+    tokens: int,
 ) -> tuple[list[int], Tally]:
     """What one policy of fixed length writes after a prompt."""
     device, tally = target.head.device, Tally()
@@ -47,7 +53,7 @@ def written(
 
 
 def spoiled(
-    drafter: FusedDrafter, prompt: list[int], ids: list[int], vocab_size: int, seed: int
+    drafter: FusedDrafter | Drafter, prompt: list[int], ids: list[int], vocab_size: int, seed: int
 ) -> ScriptedDrafter:
     """A drafter that proposes the ids, as far as the agentic world accepts them."""
     device = drafter.head.device
@@ -60,7 +66,12 @@ def spoiled(
 
 
 def compared(
-    target: FusedTarget, drafter: FusedDrafter, *, prompts: int, context: int, tokens: int
+    target: FusedTarget | Target,
+    drafter: FusedDrafter | Drafter,
+    *,
+    prompts: int,
+    context: int,
+    tokens: int,
 ) -> Iterator[dict[str, object]]:
     """Each prompt at each length, and whether plain decoding's ids came out."""
     vocab_size, generator = target.config.vocab_size, torch.Generator().manual_seed(7)

@@ -1,33 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""The benchmark of equality in a real shape, at sizes of a test."""
+"""The benchmark of equality in a real shape, over the plain models in sizes of a test."""
 
 import pytest
 import torch
 
-pytest.importorskip("triton")
-
 from benchmarks.random_equality import LENGTHS, compared
-from hybridspec.bench.random_weights import random_drafter, random_target
-from tests.bench.tiny_shape import tiny_shape
+from tests.decoding import load, load_draft
+from tests.tiny import write_drafter, write_target
 
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-CONTEXT, TOKENS = 20, 24
+CONTEXT, TOKENS = 20, 40
 
 
 @pytest.fixture
 def pair(tmp_path):
-    shape, device = tiny_shape(tmp_path, block_size=16), torch.device("cpu")
-    taps, positions = shape.drafter.target_layer_ids, 128
-    target = random_target(
-        shape.target,
-        mode="exact",
-        taps=taps,
-        device=device,
-        dtype=torch.float32,
-        positions=positions,
-    )
-    return target, random_drafter(shape.drafter, target, positions=positions)
+    target = load(write_target(tmp_path / "target"))
+    return target, load_draft(write_drafter(tmp_path / "drafter", block_size=16), target)
 
 
 @torch.inference_mode()
