@@ -25,11 +25,6 @@ def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     return _padded(_times(normed(stream, rows, eps), weight), weight.dtype)
 
 
-def project_rows(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
-    """x [MAX_ROWS, K] times a weight [M, K] -> [MAX_ROWS, M]."""
-    return _padded(_times(x[: int(rows)], weight), weight.dtype)
-
-
 def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     """silu(gate) * up of the stream's norm. weight [2I, D], gate rows first -> [MAX_ROWS, I]."""
     gate, up = _times(normed(stream, rows, eps), weight).chunk(2, dim=1)
