@@ -11,7 +11,7 @@ from torch import Tensor
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.rotary import rotary_table
-from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fused import (
     FusedLayer,
@@ -128,7 +128,7 @@ def _gdn(draw: Draw, config: TargetConfig, index: int) -> GdnMixer:
     rows = C + HV * V + 2 * HV
     return GdnMixer(
         index=index,
-        in_proj=draw.matrix(rows + -rows % 16, D),
+        in_proj=draw.matrix(rows + -rows % TILE, D),
         weights=GdnWeights(
             conv=draw.matrix(CONV, C, spread=0.5),
             decay_rate=draw.matrix(HV, spread=1.0).float().exp(),

@@ -33,11 +33,11 @@ from hybridspec.kernels.stream import (
 )
 from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_eight, warps_for
 
-# H200, November 2026, 12352 x 2048 at 16 rows
-PROJECT_WARPS, PROJECT_TILES = 4, 16
+# chosen on an H200, December 2026, at the 35B shape; TILES: pairs of tiles that a thread holds
+PROJECT_WARPS, PROJECT_TILES = 4, 16  # 128 registers of weights
 PROJECT_REGISTERS = 168  # three programs a multiprocessor
+ONTO_WARPS, ONTO_TILES = 8, 8  # 64 registers of weights
 ONTO_REGISTERS = 128  # beside the verification of GDN
-ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 registers
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from hybridspec.kernels import attention, experts, gdn, head, product, router, s
 from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.norm import HeadGate, Heads
 from hybridspec.kernels.reference.router import Routing, Steering
-from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.models.state import TargetState
 from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Moe, Target
 from hybridspec.models.target_config import TargetConfig
@@ -43,7 +43,11 @@ class FusedState(TargetState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedRouted(Routed):
-    """Rows that stand before the first router's experts, in the target's buffers."""
+    """Rows that stand before the first router's experts, in the target's buffers.
+
+    normed lacks its scale. expert_ids are int32, stale beyond the rows read; where most_rows is 1
+    nothing has been picked yet, and they are those of another pass.
+    """
 
     most_rows: int
     """rows that there could have been"""
@@ -77,7 +81,7 @@ class FusedLayer:
 
     input_norm: Tensor
     mixer: GdnMixer | AttentionMixer
-    """in_proj with zeros up to a multiple of 16 rows"""
+    """in_proj with zeros up to a multiple of TILE rows"""
     post_norm: Tensor
     mlp: FusedMoe | FusedMlp
 
@@ -424,5 +428,5 @@ def _fuse_moe(moe: Moe, width: int, to: Destination) -> FusedMoe:
 
 
 def _padded(weight: Tensor) -> Tensor:
-    """Zeros up to a multiple of 16 rows."""
-    return torch.cat((weight, weight.new_zeros(-len(weight) % 16, weight.shape[1])))
+    """Zeros up to a whole number of tiles of rows."""
+    return torch.cat((weight, weight.new_zeros(-len(weight) % TILE, weight.shape[1])))
