@@ -13,15 +13,9 @@ from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.rotary import rotary_table
 from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.models.draft_config import DraftConfig
-from hybridspec.models.fused import (
-    FusedLayer,
-    FusedMlp,
-    FusedMoe,
-    FusedTarget,
-    empty_buffers,
-    shared_pieces,
-)
+from hybridspec.models.fused import FusedTarget, empty_buffers
 from hybridspec.models.fused_draft import FusedDrafter, FusedDraftLayer
+from hybridspec.models.fused_layers import FusedLayer, FusedMlp, FusedMoe, shared_pieces
 from hybridspec.models.target import AttentionMixer, GdnMixer
 from hybridspec.models.target_config import TargetConfig
 
