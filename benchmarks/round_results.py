@@ -32,7 +32,7 @@ def tables(run: Result, decode: Result) -> str:
         "choice, or steered: kept from the position before with the chance that is named.",
         _verification(modes),
         f"From 4 to 16 rows T grows by {_growth(modes['fast']):.0f} % (fast, own choice), where "
-        "the paper reports 71 % for real text.",
+        "arXiv 2611.04055 reports 71 % for real text.",
         _circumstances(run),
         "**Peers** (the same card and shape, random weights, 30 November 2026): rounds with draft "
         "and acceptance, whose drafts share experts, so that real ones cost more.",

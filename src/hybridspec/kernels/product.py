@@ -5,8 +5,8 @@
 
 One tile, one split and one order of summation whatever the number of rows. A tile is 16 rows of the
 weight; a program's warps share the inner dimension, and what they found is added at the end. Rows
-of x enter eight at a time: the second eight only where there are more than eight. How weights are
-loaded: kernels/tiles.py.
+of x enter eight at a time: the second eight only where there are more than eight. The gated MLP
+alone takes all 16, in a loop through shared memory. How weights are loaded: kernels/tiles.py.
 """
 
 from math import gcd
