@@ -133,7 +133,7 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
             experts,
             ("gate_up_kernel", "down_kernel"),
             lambda most_rows=most_rows: experts.experts_onto(
-                held, routing, *weights, rows, norm, most_rows=most_rows
+                held, routing, *weights, rows, norm, eps=EPS, most_rows=most_rows
             ),
         )
 
