@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from figure import Line, lines
+from table import markdown
 
 ARMS = (
     "ours-block",
@@ -84,13 +85,6 @@ def ratios(whole: list[Result]) -> str:
         ours = (f"{best / times[count, arm]:.2f}x" for arm in ("ours-block", "ours-exact"))
         rows.append((str(count), *ours, f"{DEFAULTS[peer]}, {best:.0f} us"))
     return markdown(("rows", "ours-block", "ours-exact", "over"), rows)
-
-
-def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table."""
-    return "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in [head, ("---",) * len(head), *rows]
-    )
 
 
 def circumstances(run: dict[str, Any]) -> str:

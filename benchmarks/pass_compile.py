@@ -80,17 +80,19 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
     embedding = bf16(V, D)
     yield "", stream, ("_enter_kernel",), lambda: stream.enter(tokens, rows, embedding, norm, held)
     for M in PROJECTED:
-        for name, run in {
-            f"{M}x{D}": lambda M=M: product.project(held, bf16(M, D), rows, EPS),
-            f"{M}x{D}, rows": lambda M=M: product.project_rows(bf16(16, D), bf16(M, D), rows),
-        }.items():
-            yield name, product, ("project_kernel",), run
-    for K in ONTO:  # of rows that are wider than any model's here: a tile in several rounds
         yield (
-            f"5120x{K}, rows",
+            f"{M}x{D}",
             product,
             ("project_kernel",),
-            lambda K=K: product.project_rows(bf16(16, K), bf16(5120, K), rows),
+            lambda M=M: product.project(held, bf16(M, D), rows, EPS),
+        )
+    for K in ONTO:  # a stream that is wider than this model's: a tile in several rounds
+        wider = Stream.empty(K, dtype=torch.bfloat16, device="meta")
+        yield (
+            f"5120x{K}",
+            product,
+            ("project_kernel",),
+            lambda K=K, wider=wider: product.project(wider, bf16(5120, K), rows, EPS),
         )
     for K in ONTO:
         for name, tapped in {f"{D}x{K}": None, f"{D}x{K}, tapped": taps}.items():
@@ -131,7 +133,7 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
             experts,
             ("gate_up_kernel", "down_kernel"),
             lambda most_rows=most_rows: experts.experts_onto(
-                held, routing, *weights, rows, norm, most_rows=most_rows
+                held, routing, *weights, rows, norm, eps=EPS, most_rows=most_rows
             ),
         )
 

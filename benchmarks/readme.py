@@ -13,6 +13,7 @@ from typing import Any
 
 import gdn_results
 import round_results
+from table import markdown
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -37,28 +38,27 @@ def drawn(path: Path, results: str) -> str:
 def results() -> str:
     """Tables, circumstances and equality, as Markdown."""
     decode, same = load("decode_cpu_exact"), load("equality")
-    table = cpu([decode], SHOWN)
+    parts = [*gpu(load("decode_random")), cpu([decode], SHOWN)]
     notes = f"{circumstances(decode)} {equality(same)} (Commit {same['commit']}.)"
-    return "\n".join(["", *gpu(load("decode_random")), "", *table, "", notes, "", ""])
+    return "\n" + "\n\n".join([*parts, notes]) + "\n\n"
 
 
-def cpu(runs: list[dict[str, Any]], names: tuple[str, ...] = ()) -> list[str]:
-    """Lines of a table: the policies of each run in its own mode, or those that are named."""
+def cpu(runs: list[dict[str, Any]], names: tuple[str, ...] = ()) -> str:
+    """A table: the policies of each run in its own mode, or those that are named."""
     arms = [(arm, run) for run in runs for arm in run["arms"] if arm["mode"] == run["mode"]]
-    rows = [row(arm, run) for arm, run in arms if not names or arm["name"] in names]
-    return [line(HEAD), line(("---",) * len(HEAD)), *map(line, rows)]
+    return markdown(HEAD, [row(*own) for own in arms if not names or own[0]["name"] in names])
 
 
 def measured() -> str:
     """All of docs/measured.md, as Markdown."""
     runs = [load(f"decode_cpu_{mode}") for mode in ("exact", "fast")]
-    parts = ["**The embedded pair on a CPU**:", "\n".join(cpu(runs)), circumstances(runs[0])]
+    parts = ["**The embedded pair on a CPU**:", cpu(runs), *map(circumstances, runs)]
     tables = round_results.tables(load("round_time"), load("decode_random"))
     return tables + "\n\n".join(parts) + "\n\n"
 
 
-def gpu(run: dict[str, Any]) -> list[str]:
-    """What decoding with random weights found, as a table and a sentence."""
+def gpu(run: dict[str, Any]) -> tuple[str, str]:
+    """What decoding with random weights found: a table, and what it was measured with."""
     head = ("policy", "tok/s", "x plain", "tokens a round", "rows a round", "ms a round")
     rows = [
         (
@@ -74,11 +74,11 @@ def gpu(run: dict[str, Any]) -> list[str]:
     words = (
         f"{run['device']}, shape {run['shape']} with **random weights**, {run['mode']} mode, "
         f"{run['max_new_tokens']} tokens after {run['context']}; acceptance is drawn from published"
-        f" survivals (`{run['acceptance_world']}`), experts are steered with persistence "
-        f"{run['persistence']}; commit {run['commit']}; {run['date'][:10]}; `{run['command']}`. "
+        f" survivals (`{run['acceptance_world']}`), experts are {round_results.choice(run)}; "
+        f"commit {run['commit']}; {run['date'][:10]}; `{run['command']}`. "
         "More in [docs/measured.md](docs/measured.md)."
     )
-    return [line(head), line(("---",) * len(head)), *map(line, rows), "", words]
+    return markdown(head, rows), words
 
 
 def load(name: str) -> dict[str, Any]:
@@ -98,11 +98,6 @@ def row(arm: dict[str, Any], run: dict[str, Any]) -> tuple[str, ...]:
         f"{arm['mean_length']:.1f}",
         f"{arm['identical']} of {run['prompts']}",
     )
-
-
-def line(cells: tuple[str, ...]) -> str:
-    """One row of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"
 
 
 def circumstances(run: dict[str, Any]) -> str:
@@ -142,7 +137,7 @@ def near_ties(run: dict[str, Any]) -> str:
         } | {"texts that part, fast": run["fast_gaps"]}
         rows = [(name, *map(str, counts.values())) for name, counts in named.items()]
         head = ("gap of the two best logits", *run["fast_gaps"])
-        parts.append("\n".join(map(line, [head, ("---",) * len(head), *rows])))
+        parts.append(markdown(head, rows))
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 

@@ -46,10 +46,9 @@ def run_head() -> None:
 
 
 def run_accept() -> None:
-    """Both, with two stop ids."""
+    """settle, with two stop ids."""
     tokens, one = torch.zeros(MAX_ROWS, dtype=torch.int64), torch.ones((), dtype=torch.int32)
     ledger = Ledger.opened(tokens[0], length=one.clone(), budget=1, slots=8)
-    accept.accept_greedy(tokens, tokens, one, tokens[:2], one)
     accept.settle(tokens, tokens, one, tokens[:2], ledger)
 
 
@@ -93,7 +92,7 @@ def compiled(
 def as_shipped() -> Iterator[dict[str, object]]:
     """Every kernel with the launch that its file names."""
     yield from compiled(run_head, head, ("_tile_kernel", "_reduce_kernel"))
-    yield from compiled(run_accept, accept, ("_accept_kernel", "_settle_kernel"))
+    yield from compiled(run_accept, accept, ("_settle_kernel",))
     yield from compiled(run_length, length, ("_choose_kernel", "_correct_kernel", "_learn_kernel"))
 
 

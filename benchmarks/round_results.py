@@ -5,7 +5,7 @@
 from typing import Any
 
 from figure import Line, lines
-from gdn_results import markdown
+from table import markdown
 
 OWN = "own"
 PEERS = (
@@ -20,7 +20,7 @@ PEERS = (
 Result = dict[str, Any]
 
 
-def tables(run: Result, decode: Result | None) -> str:
+def tables(run: Result, decode: Result) -> str:
     """All of docs/measured.md that was measured, as Markdown."""
     modes = run["modes"]
     parts = [
@@ -31,15 +31,14 @@ def tables(run: Result, decode: Result | None) -> str:
         f"that these need at {run['bandwidth'] / 1e12:g} TB/s. Experts are the router's own "
         "choice, or steered: kept from the position before with the chance that is named.",
         _verification(modes),
-        f"From 4 to 16 rows T grows by {_growth(modes['fast']):.0%} (fast, own choice), where the "
-        "paper reports 71 % for real text.",
+        f"From 4 to 16 rows T grows by {_growth(modes['fast']):.0f} % (fast, own choice), where "
+        "arXiv 2611.04055 reports 71 % for real text.",
         _circumstances(run),
         "**Peers** (the same card and shape, random weights, 30 November 2026): rounds with draft "
         "and acceptance, whose drafts share experts, so that real ones cost more.",
         markdown(("engine", "ms"), [(name, f"{ms:.2f}") for name, _, ms in PEERS]),
     ]
-    if decode is not None:
-        parts += [_decoding(decode), _circumstances(decode)]
+    parts += [_decoding(decode), _circumstances(decode)]
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
@@ -101,8 +100,9 @@ def _over(r: Result) -> str:
 
 
 def _growth(results: list[Result]) -> float:
+    """Per cent."""
     times = {r["rows"]: r["median_us"] for r in _arms(results, "verify")}
-    return times[16] / times[4] - 1
+    return 100 * (times[16] / times[4] - 1)
 
 
 def _decoding(run: Result) -> str:
@@ -127,9 +127,17 @@ def _decoding(run: Result) -> str:
     words = (
         f"**Decoding** {run['max_new_tokens']} tokens after {run['context']} ({run['mode']} mode, "
         f"random weights, acceptance drawn from the world `{run['acceptance_world']}`, experts "
-        f"steered with persistence {run['persistence']}); median (least..most):"
+        f"{choice(run)}); median (least..most):"
     )
     return words + "\n\n" + markdown(head, rows)
+
+
+def choice(run: Result) -> str:
+    """How the experts of a decoded text were chosen."""
+    persistence = run["persistence"]
+    if persistence is None:
+        return "chosen by the router itself"
+    return f"steered with persistence {persistence}"
 
 
 def _circumstances(run: Result) -> str:

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from hybridspec.bench.bytes import BF16, draft_bytes, expert_bytes, fixed_bytes
 from hybridspec.bench.random_weights import random_drafter, random_target
-from hybridspec.models.fused import FusedMoe
+from hybridspec.models.fused_layers import FusedMoe
 from hybridspec.models.target import GdnMixer
 from tests.bench.tiny_shape import tiny_shape
 

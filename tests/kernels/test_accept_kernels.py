@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -54,18 +54,13 @@ def rounds(draw, size):
     stop_ids=st.lists(st.integers(0, 5), max_size=3),
     budget=st.integers(1, 20),
 )
-def test_acceptance_equals_the_reference(device, data, size, stop_ids, budget):
+def test_blocks_of_any_size_are_settled_as_by_the_reference(device, data, size, stop_ids, budget):
     block, target, rows = data.draw(rounds(size))
-    arguments = (
-        ids(block, device),
-        ids(target, device),
-        counts(rows, device),
-        ids(stop_ids, device),
-        counts(budget, device),
-    )
-    found, wanted = accept.accept_greedy(*arguments), reference.accept_greedy(*arguments)
-    assert [x.dtype for x in found] == [torch.int32, torch.bool]
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    given_ = ids(block, device), ids(target, device), counts(rows, device), ids(stop_ids, device)
+    found, wanted = opened(device, budget), opened(device, budget)
+    accept.settle(*given_, found)
+    reference.settle(*given_, wanted)
+    assert same(found, wanted)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -138,7 +133,6 @@ def test_what_does_not_fit_is_refused_by_name(device):
     for name, arguments in wrong.items():
         with pytest.raises(ShapeError, match=name):
             accept.settle(*arguments, opened(device))
-        with pytest.raises(ShapeError, match=name):
-            accept.accept_greedy(*arguments, counts(1, device))
+    ledger = opened(device)
     with pytest.raises(ShapeError, match="budget"):
-        accept.accept_greedy(block, target, rows, stops, counts(1, device).long())
+        accept.settle(block, target, rows, stops, replace(ledger, budget=ledger.budget.long()))

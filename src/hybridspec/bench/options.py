@@ -89,7 +89,10 @@ class DecodeOptions(Checkpoints):
     def _check_weights(self) -> None:
         """A checkpoint or a shape, and each with its own options alone."""
         if self.shape is None and not self.random_weights:
-            self._refuse(RANDOM_ONLY, "belongs to random weights: give shape and random_weights")
+            self._refuse(
+                RANDOM_ONLY,
+                "belongs to random weights: give shape and random_weights, or leave it out",
+            )
             return
         if self.shape is None:
             raise OptionError("random_weights needs a shape: give --shape qwen3.6-35b-a3b.")
@@ -99,10 +102,11 @@ class DecodeOptions(Checkpoints):
                 f"shape {self.shape} ships without weights: give --random-weights as well."
             )
         self._refuse(
-            CHECKPOINT_ONLY, f"does not go with shape {self.shape}, whose weights are random"
+            CHECKPOINT_ONLY,
+            f"does not go with shape {self.shape}, whose weights are random: leave it out",
         )
         if self.persistence is not None and self.own_router:
-            raise OptionError("persistence steers the router: leave it or own_router out.")
+            raise OptionError("persistence steers the router: leave out persistence or own_router.")
         if not 0 <= self.known_persistence <= 1:
             raise OptionError(f"persistence must lie between 0 and 1, got {self.persistence}.")
         if self.known_context < 1:
@@ -112,7 +116,7 @@ class DecodeOptions(Checkpoints):
         for name in names:
             value = getattr(self, name)
             if value is not None and value is not False:
-                raise OptionError(f"{name} {reason}, or leave it out.")
+                raise OptionError(f"{name} {reason}.")
 
     @property
     def named_policies(self) -> str:

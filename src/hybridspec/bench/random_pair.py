@@ -169,7 +169,7 @@ class Snapshot:
 
 
 def check_fit(shape: Shape, scene: Scene) -> None:
-    """Raise OptionError where the text or the steering does not fit the shape."""
+    """Raise OptionError where the text does not fit the shape."""
     config = shape.target
     if scene.positions > config.max_position_embeddings:
         raise OptionError(

@@ -11,17 +11,11 @@ from torch import Tensor
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.rotary import rotary_table
-from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.models.draft_config import DraftConfig
-from hybridspec.models.fused import (
-    FusedLayer,
-    FusedMlp,
-    FusedMoe,
-    FusedTarget,
-    empty_buffers,
-    shared_pieces,
-)
+from hybridspec.models.fused import FusedTarget, empty_buffers
 from hybridspec.models.fused_draft import FusedDrafter, FusedDraftLayer
+from hybridspec.models.fused_layers import FusedLayer, FusedMlp, FusedMoe, shared_pieces
 from hybridspec.models.target import AttentionMixer, GdnMixer
 from hybridspec.models.target_config import TargetConfig
 
@@ -128,7 +122,7 @@ def _gdn(draw: Draw, config: TargetConfig, index: int) -> GdnMixer:
     rows = C + HV * V + 2 * HV
     return GdnMixer(
         index=index,
-        in_proj=draw.matrix(rows + -rows % 16, D),
+        in_proj=draw.matrix(rows + -rows % TILE, D),
         weights=GdnWeights(
             conv=draw.matrix(CONV, C, spread=0.5),
             decay_rate=draw.matrix(HV, spread=1.0).float().exp(),

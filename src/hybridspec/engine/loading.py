@@ -47,7 +47,7 @@ class Pair:
     def fused(self, mode: Mode, device: torch.device) -> Pair:
         """The same pair in launches of kernels/, in bfloat16 on a device.
 
-        Raises OptionError without Triton.
+        Raises OptionError without Triton, and where the kernels lack a width.
         """
         try:
             from hybridspec.models.fused import FusedTarget

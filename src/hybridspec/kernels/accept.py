@@ -44,21 +44,6 @@ def _judge(
 
 
 @triton.jit
-def _accept_kernel(
-    block, target, rows, stop_ids, budget, accepted, is_done,
-    N: tl.constexpr, STOPS: tl.constexpr, BLOCK_STOPS: tl.constexpr, OVERLAPS: tl.constexpr,
-):  # fmt: skip
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
-    found, ends, _ = _judge(
-        block, target, tl.load(rows), stop_ids, tl.load(budget), N, STOPS, BLOCK_STOPS
-    )
-    tl.store(accepted, found)
-    tl.store(is_done, ends)
-
-
-@triton.jit
 def _settle_kernel(
     block, target, rows, stop_ids, anchor, budget, length, committed, is_done, rounds, ring,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, STOPS: tl.constexpr,
@@ -86,20 +71,6 @@ def _settle_kernel(
     tl.store(slot + N + 1, tl.where(is_idle, 0, n).to(tl.int64))
     tl.store(slot + N + 2, done.to(tl.int64))
     tl.store(slot + N + 3, number.to(tl.int64))
-
-
-def accept_greedy(
-    block: Tensor, target: Tensor, rows: Tensor, stop_ids: Tensor, budget: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Contract of the reference. Raises ShapeError that names what does not fit."""
-    _check(block, target, rows, stop_ids)
-    check_tensor("budget", budget, (), torch.int32)
-    accepted = torch.empty((), dtype=torch.int32, device=block.device)
-    is_done = torch.empty((), dtype=torch.bool, device=block.device)
-    _accept_kernel[(1,)](
-        block, target, rows, stop_ids, budget, accepted, is_done, **_common(block, stop_ids)
-    )
-    return accepted, is_done
 
 
 def settle(block: Tensor, target: Tensor, rows: Tensor, stop_ids: Tensor, ledger: Ledger) -> None:

@@ -23,11 +23,11 @@ from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
 from hybridspec.kernels.reference.router import Routing, Steering
-from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.kernels.router import check_routing, keep_picked, pick, scale_of, steering_of
 from hybridspec.kernels.stream import check_stream, read_stream, stream_tensors, write_stream
 
-# H200, November 2026: 103 experts of the 35B in 109 and 55 us, 9 in 14 and 8
+# launches chosen on an H200, December 2026, at the 35B shape
 GATE_UP_DEPTH, GATE_UP_STAGES = 128, 4
 GATE_UP_SLOTS = 65  # programs for more would mostly find nothing to do, which is not free
 DOWN_WARPS, DOWN_STAGES = 4, 9
@@ -170,10 +170,11 @@ def experts_onto(
     steering: Steering | None = None,
     most_rows: int = MAX_ROWS,
 ) -> None:
-    """Contract of the reference. most_rows: rows that a launch must have programs for.
+    """Contract of the reference; I: a power of two, 16 at least.
 
-    Where that is 1 the row has logits, but has not picked (router.route_stream): eps and steering
-    are those of its norm and its router.
+    most_rows: rows that a launch must have programs for. Where that is 1 the row has logits, but
+    has not picked (router.route_stream): eps and steering are those of its norm and its router, and
+    this writes all of its routing. Raises ShapeError that names what does not fit.
     """
     D, WIDTH = check_stream(stream, rows), down.shape[-1]
     E, top = check_routing(routing)
@@ -187,7 +188,7 @@ def experts_onto(
     if WIDTH < 16 or WIDTH & (WIDTH - 1):
         raise ShapeError(f"experts are {WIDTH} wide; the kernels take powers of two from 16 on.")
     slots = routing.pieces + min(E, most_rows * top)
-    hidden = torch.empty(slots, 16, WIDTH, dtype=dtype, device=rows.device)
+    hidden = torch.empty(slots, MAX_ROWS, WIDTH, dtype=dtype, device=rows.device)
     overlapping = overlaps(rows.device)
     modes = {
         "PRECISION": precision(dtype), "OVERLAPS": overlapping, "launch_pdl": overlapping,
@@ -202,7 +203,7 @@ def experts_onto(
         BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
-    down_kernel[(D // 16,)](
+    down_kernel[(D // TILE,)](
         hidden, down, rows, routing.chosen, routing.count, **stream_tensors(stream, norm, taps),
         E=E, D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
     )  # fmt: skip

@@ -5,8 +5,8 @@
 
 One tile, one split and one order of summation whatever the number of rows. A tile is 16 rows of the
 weight; a program's warps share the inner dimension, and what they found is added at the end. Rows
-of x enter eight at a time: the second eight only where there are more than eight. How weights are
-loaded: kernels/tiles.py.
+of x enter eight at a time: the second eight only where there are more than eight. The gated MLP
+alone takes all 16, in a loop through shared memory. How weights are loaded: kernels/tiles.py.
 """
 
 from math import gcd
@@ -22,7 +22,7 @@ from hybridspec.kernels.experts import GATE_UP_DEPTH, GATE_UP_STAGES, gate_and_u
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
 from hybridspec.kernels.reference.norm import Heads
-from hybridspec.kernels.reference.stream import Stream
+from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.kernels.stream import (
     check_stream,
     read_squares,
@@ -33,11 +33,11 @@ from hybridspec.kernels.stream import (
 )
 from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_eight, warps_for
 
-# H200, November 2026, 12352 x 2048 at 16 rows
-PROJECT_WARPS, PROJECT_TILES = 4, 16
+# chosen on an H200, December 2026, at the 35B shape; TILES: pairs of tiles that a thread holds
+PROJECT_WARPS, PROJECT_TILES = 4, 16  # 128 registers of weights
 PROJECT_REGISTERS = 168  # three programs a multiprocessor
+ONTO_WARPS, ONTO_TILES = 8, 8  # 64 registers of weights
 ONTO_REGISTERS = 128  # beside the verification of GDN
-ONTO_WARPS, ONTO_TILES = 8, 8  # pairs of tiles of 32 that a thread holds: 64 registers
 
 
 @triton.jit
@@ -46,9 +46,9 @@ def project_kernel(
     K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr,
     WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """y [16, M] = x weight^T, 16 columns a program; TILES > 0: of the stream's norm.
+    """y [16, M] = weight times the stream's norm, 16 columns a program.
 
-    PARTS: rounds in which a tile is loaded
+    x: the stream's scaled rows; PARTS: rounds in which a tile is loaded
     """
     WIDE: tl.constexpr = K // PARTS
     COUNT: tl.constexpr = WIDE // WARPS // 32
@@ -76,13 +76,11 @@ def project_kernel(
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
-    if TILES > 0:
-        low *= row_scale(read_squares(squares, row, TILES, WARPS), eps, K)[:, None, :]
+    low *= row_scale(read_squares(squares, row, TILES, WARPS), eps, K)[:, None, :]
     out = y + row[None, :] * Y_ROW + first + tl.arange(0, 16)[:, None]
     tl.store(out, tl.sum(low, 0), mask=row[None, :] < n)
     if n > 8:
-        if TILES > 0:
-            high *= row_scale(read_squares(squares, row + 8, TILES, WARPS), eps, K)[:, None, :]
+        high *= row_scale(read_squares(squares, row + 8, TILES, WARPS), eps, K)[:, None, :]
         tl.store(out + 8 * Y_ROW, tl.sum(high, 0), mask=row[None, :] + 8 < n)
 
 
@@ -184,43 +182,29 @@ def gated_kernel(
 
 
 def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
-    """Contract of the reference: one launch, the weight moved once."""
-    D = check_stream(stream, rows)
-    check_tensor("weight", weight, (len(weight), D), stream.scaled.dtype)
-    return _project(stream.scaled, weight, rows, stream.squares, eps)
+    """Contract of the reference: one launch, the weight moved once.
 
-
-def project_rows(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
-    """Contract of the reference."""
-    check_tensor("rows", rows, (), torch.int32)
-    check_tensor("x", x, (MAX_ROWS, x.shape[1]), weight.dtype)
-    check_tensor("weight", weight, (len(weight), x.shape[1]), x.dtype)
-    return _project(x, weight, rows, None, 0.0)
-
-
-def _project(x: Tensor, weight: Tensor, rows: Tensor, squares: Tensor | None, eps: float) -> Tensor:
-    M, K = weight.shape
-    if M % 16:
-        raise ShapeError(f"weight has {M} rows; the kernels take multiples of 16: pad it.")
-    y = torch.empty(MAX_ROWS, M, dtype=x.dtype, device=x.device)
-    warps = warps_for(K, PROJECT_WARPS)
-    overlapping = overlaps(x.device)
-    project_kernel[(M // 16,)](
-        x, x if squares is None else squares, weight, rows, y, eps,
-        K=K, Y_ROW=M, TILES=0 if squares is None else squares.shape[1],
-        PARTS=_parts(K, warps, PROJECT_TILES), WARPS=warps,
-        PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
+    D: a multiple of 32. Raises ShapeError that names what does not fit.
+    """
+    D, M = check_stream(stream, rows), len(weight)
+    _check_weight(weight, (M, D), stream)
+    y = torch.empty(MAX_ROWS, M, dtype=weight.dtype, device=weight.device)
+    warps = warps_for(D, PROJECT_WARPS)
+    overlapping = overlaps(weight.device)
+    project_kernel[(M // TILE,)](
+        stream.scaled, stream.squares, weight, rows, y, eps,
+        K=D, Y_ROW=M, TILES=stream.squares.shape[1],
+        PARTS=_parts(D, warps, PROJECT_TILES), WARPS=warps,
+        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=PROJECT_REGISTERS,
     )  # fmt: skip
     return y
 
 
 def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
-    """Contract of the reference: one launch, the weight moved once."""
+    """Contract of the reference: one launch, the weight moved once; raises as `project` does."""
     D, WIDTH = check_stream(stream, rows), len(weight) // 2
-    check_tensor("weight", weight, (2 * WIDTH, D), stream.scaled.dtype)
-    if WIDTH % 8:
-        raise ShapeError(f"weight has {2 * WIDTH} rows; the kernels take multiples of 16: pad it.")
+    _check_weight(weight, (2 * WIDTH, D), stream)
     out = torch.empty(MAX_ROWS, WIDTH, dtype=weight.dtype, device=weight.device)
     overlapping = overlaps(weight.device)
     gated_kernel[(WIDTH // 8,)](
@@ -240,14 +224,20 @@ def project_onto(
     norm: Tensor,
     taps: Tensor | None = None,
 ) -> None:
-    """Contract of the reference: one launch, a program for 16 columns of the stream."""
+    """Contract of the reference: one launch, a program for 16 columns of the stream.
+
+    K: a multiple of 32. Raises ShapeError that names what does not fit.
+    """
     _project_onto(x, weight, rows, stream, norm, taps, None, 0.0)
 
 
 def project_heads_onto(
     heads: Heads, weight: Tensor, rows: Tensor, eps: float, stream: Stream, norm: Tensor
 ) -> None:
-    """Contract of the reference, in the same launch as project_onto. V: a multiple of 32."""
+    """Contract of the reference, in the same launch as project_onto.
+
+    V: a power of two, 32 at least; so are groups, from 1 on. Raises ShapeError.
+    """
     N, HV, V = heads.rows.shape
     groups = heads.squares.shape[-1]
     check_tensor("squares", heads.squares, (N, HV, groups), torch.float32)
@@ -274,7 +264,7 @@ def _project_onto(
     check_tensor("weight", weight, (D, K), stream.scaled.dtype)
     warps = warps_for(K, ONTO_WARPS)
     overlapping = overlaps(x.device)
-    project_onto_kernel[(D // 16,)](
+    project_onto_kernel[(D // TILE,)](
         x, weight, rows, **stream_tensors(stream, norm, taps),
         head_squares=stream.squares if heads is None else heads.squares, eps=eps,
         K=K, D=D, PARTS=_parts(K, warps, ONTO_TILES),
@@ -283,6 +273,15 @@ def _project_onto(
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=ONTO_REGISTERS,
     )  # fmt: skip
+
+
+def _check_weight(weight: Tensor, shape: tuple[int, int], stream: Stream) -> None:
+    """Raise ShapeError where it does not fit the stream, or is no whole number of tiles."""
+    check_tensor("weight", weight, shape, stream.scaled.dtype)
+    if len(weight) % TILE:
+        raise ShapeError(
+            f"weight has {len(weight)} rows; the kernels take multiples of {TILE}: pad it."
+        )
 
 
 def _parts(K: int, warps: int, most: int) -> int:

@@ -16,16 +16,22 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from hybridspec.core.errors import OptionError
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.core.records import Reading, Routed
 from hybridspec.kernels import attention, experts, gdn, head, product, router, stream
-from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.norm import HeadGate, Heads
 from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
+from hybridspec.models.fused_layers import (
+    Destination,
+    FusedLayer,
+    FusedMoe,
+    check_widths,
+    fuse,
+    shared_pieces,
+)
 from hybridspec.models.state import TargetState
-from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Moe, Target
+from hybridspec.models.target import AttentionMixer, GdnMixer, Target
 from hybridspec.models.target_config import TargetConfig
 
 
@@ -43,43 +49,14 @@ class FusedState(TargetState):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedRouted(Routed):
-    """Rows that stand before the first router's experts, in the target's buffers."""
+    """Rows that stand before the first router's experts, in the target's buffers.
+
+    normed lacks its scale. expert_ids are int32, stale beyond the rows read; where most_rows is 1
+    nothing has been picked yet, and they are those of another pass.
+    """
 
     most_rows: int
     """rows that there could have been"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedMoe:
-    """Router, experts and the shared one."""
-
-    router: Tensor
-    """[E + 1, D]: the router, then the shared expert's own gate"""
-    gate_up: Tensor
-    """[E + shared, 2I, D], gate rows first; behind E the shared expert, in pieces of I"""
-    down: Tensor
-    """[E + shared, D, I]"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedMlp:
-    """A dense MLP."""
-
-    gate_up: Tensor
-    """[2I, D], gate rows first"""
-    down: Tensor
-    """[D, I]"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedLayer:
-    """One decoder layer."""
-
-    input_norm: Tensor
-    mixer: GdnMixer | AttentionMixer
-    """in_proj with zeros up to a multiple of 16 rows"""
-    post_norm: Tensor
-    mlp: FusedMoe | FusedMlp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +106,7 @@ class FusedTarget:
             mode=mode,
             taps=target.taps,
             embedding=to(target.embedding),
-            layers=tuple(_fuse(layer, width, to) for layer in target.layers),
+            layers=tuple(fuse(layer, width, to) for layer in target.layers),
             norm=target.norm.to(device),
             head=to(target.head),
             rotary=target.rotary.to(device),
@@ -337,92 +314,3 @@ def empty_buffers(
         counts=counts,
         taps=torch.zeros(MAX_ROWS, taps * D, dtype=dtype, device=device),
     )
-
-
-def check_widths(config: TargetConfig) -> None:
-    """Raise OptionError where heads or experts have a width that the kernels do not take."""
-    shared_pieces(config)
-    for name, widths in (
-        ("linear_key_head_dim", gdn.WIDTHS),
-        ("linear_value_head_dim", gdn.WIDTHS[1:]),
-    ):
-        if getattr(config, name) not in widths:
-            raise OptionError(
-                f"{name} {getattr(config, name)} is none of {', '.join(map(str, widths))}, which "
-                "the CUDA kernels take: give --device cpu."
-            )
-
-
-def shared_pieces(config: TargetConfig) -> int:
-    """As how many experts the shared one counts. Raises OptionError where it is no multiple."""
-    wide, width = config.shared_expert_intermediate_size, config.moe_intermediate_size
-    if wide % width:
-        raise OptionError(
-            f"shared_expert_intermediate_size {wide} is no multiple of moe_intermediate_size "
-            f"{width}, which the CUDA kernels need: give --device cpu."
-        )
-    return wide // width
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where weights go."""
-
-    device: torch.device
-    dtype: torch.dtype
-
-    def __call__(self, weight: Tensor) -> Tensor:
-        """Copied there, contiguous."""
-        return weight.to(self.device, self.dtype).contiguous()
-
-
-def _fuse(layer: Layer, width: int, to: Destination) -> FusedLayer:
-    return FusedLayer(
-        input_norm=layer.input_norm.to(to.device),
-        mixer=_fuse_mixer(layer.mixer, to),
-        post_norm=layer.post_norm.to(to.device),
-        mlp=_fuse_moe(layer.mlp, width, to)
-        if isinstance(layer.mlp, Moe)
-        else FusedMlp(
-            gate_up=to(torch.cat((layer.mlp.gate, layer.mlp.up))), down=to(layer.mlp.down)
-        ),
-    )
-
-
-def _fuse_mixer(mixer: GdnMixer | AttentionMixer, to: Destination) -> GdnMixer | AttentionMixer:
-    if isinstance(mixer, AttentionMixer):
-        return AttentionMixer(
-            index=mixer.index,
-            in_proj=to(_padded(mixer.in_proj)),
-            q_norm=to(mixer.q_norm),
-            k_norm=to(mixer.k_norm),
-            out_proj=to(mixer.out_proj),
-        )
-    return GdnMixer(
-        index=mixer.index,
-        in_proj=to(_padded(mixer.in_proj)),
-        weights=GdnWeights(
-            conv=to(mixer.weights.conv),
-            decay_rate=mixer.weights.decay_rate.to(to.device),
-            dt_bias=mixer.weights.dt_bias.to(to.device),
-        ),
-        norm=mixer.norm.to(to.device),
-        out_proj=to(mixer.out_proj),
-    )
-
-
-def _fuse_moe(moe: Moe, width: int, to: Destination) -> FusedMoe:
-    D, S = moe.shared_down.shape
-    gate, up, own = moe.shared_in.split((S, S, 1))
-    pieces = torch.stack((gate.view(-1, width, D), up.view(-1, width, D)), dim=1)
-    down = moe.shared_down.view(D, -1, width).transpose(0, 1)
-    return FusedMoe(
-        router=to(torch.cat((moe.router, own))),
-        gate_up=to(torch.cat((moe.gate_up, pieces.view(-1, 2 * width, D)))),
-        down=to(torch.cat((moe.down.transpose(0, 1), down))),
-    )
-
-
-def _padded(weight: Tensor) -> Tensor:
-    """Zeros up to a multiple of 16 rows."""
-    return torch.cat((weight, weight.new_zeros(-len(weight) % 16, weight.shape[1])))

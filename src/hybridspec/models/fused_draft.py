@@ -20,7 +20,7 @@ from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.taps import keep_taps, pass_taps
 from hybridspec.models.dflash import Drafter, DraftLayer
 from hybridspec.models.draft_config import SLIDING, DraftConfig
-from hybridspec.models.fused import Destination
+from hybridspec.models.fused_layers import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 """Gated DeltaNet in Triton: names, signatures and contracts of kernels.reference.gdn.
 
 Counts are read on the device, so that one captured graph serves every length. Tensors may have a
-leading dimension of requests, each with its own count. State is fp32 and lies as [..., HV, V, K]
-in memory: `recurrent` is its transposed view. Where qkv is `records.inputs` itself, as a projection
-may write it, nothing is copied.
+leading dimension of requests, each with its own count, unless heads are gated. State is fp32 and
+lies as [..., HV, V, K] in memory: `recurrent` is its transposed view. Where qkv is `records.inputs`
+itself, as a projection may write it, nothing is copied.
 """
 
 from hybridspec.kernels.gdn.launches import (

@@ -9,6 +9,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.block import block_kernel
 from hybridspec.kernels.gdn.commit import commit_kernel
 from hybridspec.kernels.gdn.exact import prepare_kernel, walk_kernel
@@ -20,12 +21,13 @@ WIDTHS = (16, 32, 64, 128, 256)
 """of keys and of values"""
 CONV = 4
 THIRD = tl.float32 if INTERPRETED else tl.bfloat16
-# H200, November 2026, 30 layers of the 35B shape at 16 rows
+# H200, November 2026, 30 layers of the 35B shape at 16 rows, before heads were gated here
 PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
 # by K: 8 of 256 spill 104 bytes a thread
 WALK_COLUMNS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 4}
-WALK_REGISTERS = 128  # beside the product that comes next, whose weights arrive meanwhile
-WALK_LANES = 16  # 8 columns 316 us with prepare; before the late trigger 32 lanes were slower
+# December 2026: beside the product that comes next, whose weights arrive meanwhile
+WALK_REGISTERS = 128
+WALK_LANES = 16  # 316 us with `prepare`, when the walk triggered after its wait; 32 lanes slower
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 158 us; with bf16 halves 155, 64 columns 194, 4 warps 197
 EXACT_COMMIT_COLUMNS, EXACT_COMMIT_WARPS = 8, 1  # 69 us; 32 columns and 4 warps 73
 BLOCK_COMMIT_COLUMNS, BLOCK_COMMIT_WARPS = 16, 2  # 45 us; 32 columns 45 to 48, 64 columns 79
@@ -95,13 +97,13 @@ def verify_block(
     rows: Tensor,
     gate: HeadGate | None = None,
 ) -> Tensor:
-    """In block form; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on. N = 16.
+    """In block form; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on.
 
-    With a gate they are gated; its squares come in groups of WALK_COLUMNS[K] columns.
+    N = MAX_ROWS. With a gate they are gated; its squares come in groups of WALK_COLUMNS[K] columns.
     """
     sizes = _check(qkv, a, b, weights, state, records, rows)
-    if sizes.N != 16:
-        raise ShapeError(f"a block is verified in 16 rows; qkv holds {sizes.N}: pad it.")
+    if sizes.N != MAX_ROWS:
+        raise ShapeError(f"a block is verified in {MAX_ROWS} rows; qkv holds {sizes.N}: pad it.")
     columns = min(BLOCK_COLUMNS, sizes.V)
     y = torch.empty(*qkv.shape[:-1], sizes.HV, sizes.V, dtype=qkv.dtype, device=qkv.device)
     tiles = sizes.V // columns
@@ -142,8 +144,8 @@ def _commit(
         conv=(conv, (*items, CONV - 1, 2 * H * K + HV * V)),
         **_of_records(records, items, (N, H, HV, K, V)),
     )
-    if not is_exact and N != 16:
-        raise ShapeError(f"commit_block takes records of 16 rows, got {N}: use commit.")
+    if not is_exact and N != MAX_ROWS:
+        raise ShapeError(f"commit_block takes records of {MAX_ROWS} rows, got {N}: use commit.")
     _check_rows(rows, HV, H)
     _check_records(records, conv.dtype)
     _check_state(conv, recurrent)

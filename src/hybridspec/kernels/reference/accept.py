@@ -31,8 +31,8 @@ class Ledger:
     rounds: Tensor
     """[] int32: rounds so far, those after the end included"""
     ring: Tensor
-    """[SLOTS, 20] int64: of round i, in slot i % SLOTS, the tokens it emitted (-1 behind them),
-    then ACCEPTED (-1: it came after the end and emitted nothing), ROWS read, DONE, ROUND (i)"""
+    """[SLOTS, RING_WIDTH] int64: of round i, in slot i % SLOTS, the tokens it emitted (-1 behind
+    them), then ACCEPTED (-1: it came after the end and emitted none), ROWS read, DONE, ROUND (i)"""
 
     @classmethod
     def opened(cls, anchor: Tensor, *, length: Tensor, budget: int, slots: int) -> "Ledger":

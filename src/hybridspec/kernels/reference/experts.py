@@ -76,8 +76,9 @@ def experts_onto(
 
     gate_up [E + pieces, 2I, D]  float, gate rows first; behind E the shared expert, in pieces of I
     down    [E + pieces, D, I]   float
-    norm    [D]              float: weight of the norm that reads the stream next
-    taps    [MAX_ROWS, D]    float, a column block of a wider tensor: the stream's new rows go there
+    rows    []                   int32, 1..MAX_ROWS
+    norm    [D]                  float: weight of the norm that reads the stream next
+    taps    [MAX_ROWS, D]        float, a column block of a wider tensor: the new rows go there
     """
     n, E = int(rows), routing.experts
     shared = torch.arange(E, E + routing.pieces, device=routing.ids.device)

@@ -44,12 +44,12 @@ def read_head_scaled(
 ) -> tuple[Tensor, Tensor]:
     """read_head of a residual stream whose root mean square is still to be divided by.
 
-    x       [16, D]      float, of weight's dtype: residual stream times the final norm's weight
-    squares [16, TILES]  float32: parts of the sum of squares of the residual stream
-    weight  [V, D]       float
-    rows    []           int32: rows that count, 0..16; x and squares are stale beyond them
-    tokens  [16]         int64: arg-max of the logits; without meaning beyond rows
-    gaps    [16]         float: distance of the two best logits
+    x       [MAX_ROWS, D]          float, of weight's dtype: stream times the final norm's weight
+    squares [MAX_ROWS, D / TILE]   float32: parts of the sum of squares of the residual stream
+    weight  [V, D]                 float
+    rows    []                     int32: rows that count, 0..MAX_ROWS; stale beyond
+    tokens  [MAX_ROWS]             int64: arg-max of the logits; without meaning beyond rows
+    gaps    [MAX_ROWS]             float: distance of the two best logits
     """
     return read_head(_normed(x, squares, rows, eps), weight)
 
@@ -57,7 +57,7 @@ def read_head_scaled(
 def draft_head_scaled(
     x: Tensor, squares: Tensor, weight: Tensor, rows: Tensor, mask_token_id: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """draft_head likewise: tokens [16] int64, log_odds [16] float, clamped to +-40."""
+    """draft_head likewise: tokens [MAX_ROWS] int64, log_odds [MAX_ROWS] float, clamped to +-40."""
     return draft_head(_normed(x, squares, rows, eps), weight, mask_token_id)
 
 

@@ -54,7 +54,10 @@ class Heads:
 
 
 def gate_heads(y: Tensor, gate: HeadGate, rows: Tensor) -> Tensor:
-    """The first `rows` rows of y [N, HV, V] times weight and silu(z); their squares are kept."""
+    """The first `rows` rows of y [N, HV, V] times weight and silu(z); their squares are kept.
+
+    rows [] int32, 0..N
+    """
     n, groups = int(rows), gate.squares.shape[-1]
     gate.squares[:n] = y[:n].square().unflatten(-1, (groups, -1)).sum(-1)
     return y * gate.weight * silu(gate.z)

@@ -25,13 +25,13 @@ def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     return _padded(_times(normed(stream, rows, eps), weight), weight.dtype)
 
 
-def project_rows(x: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
-    """x [MAX_ROWS, K] times a weight [M, K] -> [MAX_ROWS, M]."""
-    return _padded(_times(x[: int(rows)], weight), weight.dtype)
-
-
 def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
-    """silu(gate) * up of the stream's norm. weight [2I, D], gate rows first -> [MAX_ROWS, I]."""
+    """silu(gate) * up of the stream's norm.
+
+    weight [2I, D]   float, gate rows first, 2I a multiple of 16
+    rows   []        int32, 1..MAX_ROWS
+    returns [MAX_ROWS, I] in the weight's dtype
+    """
     gate, up = _times(normed(stream, rows, eps), weight).chunk(2, dim=1)
     return _padded(silu(gate) * up, weight.dtype)
 
@@ -48,6 +48,7 @@ def project_onto(
 
     x      [MAX_ROWS, K]   float
     weight [D, K]          float
+    rows   []              int32, 1..MAX_ROWS
     norm   [D]             float: weight of the norm that reads the stream next
     taps   [MAX_ROWS, D]   float, a column block of a wider tensor: the stream's new rows go there
     """
@@ -61,7 +62,13 @@ def project_onto(
 def project_heads_onto(
     heads: Heads, weight: Tensor, rows: Tensor, eps: float, stream: Stream, norm: Tensor
 ) -> None:
-    """Add what the gated norm of a GDN layer's heads gives times weight [D, HV V] to the stream."""
+    """Add what the gated norm of a GDN layer's heads gives, times a weight, to the stream.
+
+    heads  [MAX_ROWS, HV, V]   float, and their squares
+    weight [D, HV V]           float
+    rows   []                  int32, 1..MAX_ROWS
+    norm   [D]                 float: weight of the norm that reads the stream next
+    """
     dtype = torch.promote_types(heads.rows.dtype, torch.float32)
     scale = torch.rsqrt(heads.squares.sum(-1) / heads.rows.shape[-1] + eps)[..., None]
     x = (heads.rows.to(dtype) * scale).flatten(1)

@@ -98,7 +98,11 @@ def route_stream(
     routing: Routing,
     steering: Steering | None = None,
 ) -> None:
-    """Route the stream's norm. weight [E + 1, D]: the router, then the shared expert's gate."""
+    """Route the stream's norm; writes ids, weights, shared, scale and words of `routing`.
+
+    weight [E + 1, D]   float: the router, then the shared expert's gate
+    rows   []           int32, 1..MAX_ROWS
+    """
     x = normed(stream, rows, eps)
     n, E, k = len(x), len(weight) - 1, routing.ids.shape[1]
     logits = x @ weight.to(x.dtype).T
