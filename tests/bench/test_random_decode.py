@@ -26,7 +26,7 @@ from tests.bench.tiny_shape import TOP, tiny_shape
 from tests.kernels.gdn_cases import interpreted
 
 SHAPE = ["--shape", "qwen3.6-35b-a3b", "--random-weights"]
-CONTEXT, TOKENS, BLOCK = 2, 5, 3
+CONTEXT, TOKENS, BLOCK = 5, 6, 3
 
 
 def asked(**changes):
