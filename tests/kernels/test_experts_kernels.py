@@ -279,3 +279,5 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
     }.items():
         with pytest.raises(ShapeError, match=name):
             experts.experts_onto(*arguments)
+    with pytest.raises(ShapeError, match="eps"):
+        experts.experts_onto(stream, routing, gate_up, down, rows, norm, most_rows=1)

@@ -176,17 +176,12 @@ def experts_onto(
     has not picked (router.route_stream): eps and steering are those of its norm and its router, and
     this writes all of its routing. Raises ShapeError that names what does not fit.
     """
-    D, WIDTH = check_stream(stream, rows), down.shape[-1]
-    E, top = check_routing(routing)
-    dtype = stream.scaled.dtype
-    check_tensor("gate_up", gate_up, (E + routing.pieces, 2 * WIDTH, D), dtype)
-    check_tensor("down", down, (E + routing.pieces, D, WIDTH), dtype)
     if most_rows == 1 and eps is None:
         raise ShapeError(
             "eps of the stream's norm is missing: a single row picks its experts here."
         )
-    if WIDTH < 16 or WIDTH & (WIDTH - 1):
-        raise ShapeError(f"experts are {WIDTH} wide; the kernels take powers of two from 16 on.")
+    (E, top), (D, WIDTH) = check_routing(routing), _check(stream, routing, gate_up, down, rows)
+    dtype = stream.scaled.dtype
     slots = routing.pieces + min(E, most_rows * top)
     hidden = torch.empty(slots, MAX_ROWS, WIDTH, dtype=dtype, device=rows.device)
     overlapping = overlaps(rows.device)
@@ -207,3 +202,16 @@ def experts_onto(
         hidden, down, rows, routing.chosen, routing.count, **stream_tensors(stream, norm, taps),
         E=E, D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
     )  # fmt: skip
+
+
+def _check(
+    stream: Stream, routing: Routing, gate_up: Tensor, down: Tensor, rows: Tensor
+) -> tuple[int, int]:
+    """Width of the stream and of an expert. Raises ShapeError that names what does not fit."""
+    D, WIDTH = check_stream(stream, rows), down.shape[-1]
+    count, dtype = routing.experts + routing.pieces, stream.scaled.dtype
+    check_tensor("gate_up", gate_up, (count, 2 * WIDTH, D), dtype)
+    check_tensor("down", down, (count, D, WIDTH), dtype)
+    if WIDTH < 16 or WIDTH & (WIDTH - 1):
+        raise ShapeError(f"experts are {WIDTH} wide; the kernels take powers of two from 16 on.")
+    return D, WIDTH
