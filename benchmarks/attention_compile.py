@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Compile the attention kernels for sm_90, no GPU needed: registers, spills and shared memory.
 
-    python benchmarks/attention_compile.py
+    python -m benchmarks.attention_compile
 
 Every launch is made with the parameters of kernels/attention.py, at the shapes of published models,
 by the recorder of gdn_compile.py. Prints a line a kernel. TRITON_INTERPRET must not be set.

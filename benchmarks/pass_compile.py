@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Compile the kernels of a pass for sm_90, no GPU needed: products, router, experts, the stream.
 
-    python benchmarks/pass_compile.py
+    python -m benchmarks.pass_compile
 
 Every launch of Qwen3.6-35B-A3B in bf16, by the recorder of gdn_compile.py. Writes
 results/pass_compile.json. TRITON_INTERPRET must not be set.

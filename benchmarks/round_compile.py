@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Compile the kernels of head, acceptance and policy for sm_90, no GPU needed.
 
-    python benchmarks/round_compile.py
+    python -m benchmarks.round_compile
 
 Prints registers, spills and shared memory, of the head by launch. Shape and dtype of
 Qwen3.6-35B-A3B. TRITON_INTERPRET must not be set.
