@@ -36,3 +36,9 @@ def test_the_example_in_the_readme_runs(capsys, monkeypatch, tmp_path):
 def test_the_results_in_the_readme_are_drawn_from_the_recorded_files():
     script = Path(__file__).parents[1] / "benchmarks" / "readme.py"
     assert subprocess.run([sys.executable, str(script), "--check"], check=False).returncode == 0
+
+
+def test_recorded_commands_name_no_place_of_one_machine():
+    for path in (Path(__file__).parents[1] / "benchmarks" / "results").glob("*.json"):
+        for command in re.findall(r'"command": "([^"]*)"', path.read_text(encoding="utf-8")):
+            assert not re.search(r"(^|[ =])[/~]", command), (path.name, command)

@@ -65,14 +65,12 @@ def project_kernel(
     high = tl.zeros([WARPS, 16, 8], tl.float32)
     for part in tl.static_range(PARTS):
         at_x = x + part * WIDE + inner
-        low = _add_eight(
-            tiles, at_x, n, low, squares, eps, K, 0, WIDE, COUNT, 0, 1, WARPS, PRECISION
+        low = multiply_eight(
+            tiles, load_eight(at_x, n, K, COUNT), low, 0, COUNT, WARPS, PRECISION
         )  # fmt: skip
         if n > 8:
-            at_8 = at_x + 8 * K
-            high = _add_eight(
-                tiles, at_8, n - 8, high, squares, eps, K, 0, WIDE, COUNT, 0, 1, WARPS, PRECISION
-            )  # fmt: skip
+            second = load_eight(at_x + 8 * K, n - 8, K, COUNT)
+            high = multiply_eight(tiles, second, high, 0, COUNT, WARPS, PRECISION)
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
