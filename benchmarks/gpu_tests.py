@@ -44,7 +44,9 @@ def main() -> int:
         "benchmark": "gpu_tests",
         "exit_code": code,
         "outcomes": count.outcomes,
-        **observe(torch.device("cuda"), " ".join(["python benchmarks/gpu_tests.py", *others])).to_json(),
+        **observe(
+            torch.device("cuda"), " ".join(["python benchmarks/gpu_tests.py", *others])
+        ).to_json(),
     }
     asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return code
