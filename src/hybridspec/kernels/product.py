@@ -5,8 +5,9 @@
 
 One tile, one split and one order of summation whatever the number of rows. A tile is 16 rows of the
 weight; a program's warps share the inner dimension, and what they found is added at the end. Rows
-of x enter eight at a time: the second eight only where there are more than eight. The gated MLP
-alone takes all 16, in a loop through shared memory. How weights are loaded: kernels/tiles.py.
+of x enter eight at a time, the second eight only where there are more than eight, and leave in a
+loop: of two pieces of code the compiler may add one in another order. The gated MLP alone takes all
+16, in a loop through shared memory. How weights are loaded: kernels/tiles.py.
 """
 
 from math import gcd
@@ -37,7 +38,7 @@ from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_e
 PROJECT_WARPS, PROJECT_TILES = 4, 16  # 128 registers of weights
 PROJECT_REGISTERS = 168  # three programs a multiprocessor
 ONTO_WARPS, ONTO_TILES = 8, 8  # 64 registers of weights
-ONTO_REGISTERS = 128  # beside the verification of GDN
+ONTO_REGISTERS = 136  # beside the verification of GDN
 
 
 @triton.jit
@@ -74,12 +75,12 @@ def project_kernel(
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
-    low *= row_scale(read_squares(squares, row, TILES, WARPS), eps, K)[:, None, :]
-    out = y + row[None, :] * Y_ROW + first + tl.arange(0, 16)[:, None]
-    tl.store(out, tl.sum(low, 0), mask=row[None, :] < n)
-    if n > 8:
-        high *= row_scale(read_squares(squares, row + 8, TILES, WARPS), eps, K)[:, None, :]
-        tl.store(out + 8 * Y_ROW, tl.sum(high, 0), mask=row[None, :] + 8 < n)
+    column = first + tl.arange(0, 16)[:, None]
+    for eight in range(tl.cdiv(n, 8)):
+        scale = row_scale(read_squares(squares, row, TILES, WARPS), eps, K)
+        found = tl.sum(tl.where(eight == 0, low, high) * scale[:, None, :], 0)
+        tl.store(y + row[None, :] * Y_ROW + column, found, mask=row[None, :] < n)
+        row += 8
 
 
 @triton.jit
@@ -122,13 +123,13 @@ def project_onto_kernel(
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
-    h += tl.sum(low, 0)
-    write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
-    if n > 8:
-        h, next_norm = read_stream(residual, norm, n, row + 8, column, D)
-        h += tl.sum(high, 0)
+    for eight in range(tl.cdiv(n, 8)):
+        added = tl.sum(tl.where(eight == 0, low, high), 0)
+        write_stream(
+            h + added, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW
+        )  # fmt: skip
         row += 8
-        write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
+        h, next_norm = read_stream(residual, norm, n, row, column, D)
 
 
 @triton.jit

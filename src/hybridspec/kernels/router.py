@@ -32,7 +32,8 @@ ROUTE_WARPS, ROUTE_SPLIT = 4, 4
 @triton.jit
 def _sortable(z):
     """An int32 that orders as z does; both zeros are one, and what is no number comes last."""
-    bits = tl.where(z == z, z + 0.0, -float("inf")).to(tl.int32, bitcast=True)
+    z = tl.where(z == 0.0, 0.0, z)  # not z + 0.0, which fuses with a product into -0.0 again
+    bits = tl.where(z == z, z, -float("inf")).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
@@ -65,17 +66,13 @@ def logits_kernel(
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    none = tl.zeros([WARPS, 16, 8], tl.float32)
-    row, is_there = tl.arange(0, 8), (column <= E)[:, None]
-    place = logits + (row[None, :] * SPLIT + part) * (E + 1) + column[:, None]
-    own = load_eight(x + inner, n, D, COUNT)
-    sums = multiply_eight(tiles, own, none, 0, COUNT, WARPS, PRECISION)
-    tl.store(place, tl.sum(sums, 0), mask=is_there & (row < n)[None, :])
-    if n > 8:
-        own = load_eight(x + 8 * D + inner, n - 8, D, COUNT)
+    row, none = tl.arange(0, 8), tl.zeros([WARPS, 16, 8], tl.float32)
+    for eight in range(tl.cdiv(n, 8)):
+        own = load_eight(x + eight * 8 * D + inner, n - eight * 8, D, COUNT)
         sums = multiply_eight(tiles, own, none, 0, COUNT, WARPS, PRECISION)
-        place += 8 * SPLIT * (E + 1)
-        tl.store(place, tl.sum(sums, 0), mask=is_there & (row + 8 < n)[None, :])
+        place = (row[None, :] * SPLIT + part) * (E + 1) + column[:, None]
+        tl.store(logits + place, tl.sum(sums, 0), mask=(column <= E)[:, None] & (row < n)[None, :])
+        row += 8
 
 
 @triton.jit
