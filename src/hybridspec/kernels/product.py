@@ -35,10 +35,10 @@ from hybridspec.kernels.stream import (
 from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_eight, warps_for
 
 # chosen on an H200, December 2026, at the 35B shape; TILES: pairs of tiles that a thread holds
-PROJECT_WARPS, PROJECT_TILES = 4, 16  # 128 registers of weights
-PROJECT_REGISTERS = 168  # three programs a multiprocessor
-ONTO_WARPS, ONTO_TILES = 8, 8  # 64 registers of weights
-ONTO_REGISTERS = 136  # beside the verification of GDN
+PROJECT_WARPS, PROJECT_TILES = 4, 8  # 64 registers of weights
+PROJECT_REGISTERS = 128  # four programs a multiprocessor
+ONTO_WARPS, ONTO_TILES = 8, 16  # 128 registers of weights: all of attention's and GDN's
+ONTO_REGISTERS = 255  # one program a multiprocessor; there are fewer
 
 
 @triton.jit
@@ -49,7 +49,8 @@ def project_kernel(
 ):  # fmt: skip
     """y [16, M] = weight times the stream's norm, 16 columns a program.
 
-    x: the stream's scaled rows; PARTS: rounds in which a tile is loaded
+    x: the stream's scaled rows; PARTS: rounds in which a tile is loaded. Starts when the launch
+    ahead has ended: loads of its own before that delay the other one's more than they save.
     """
     WIDE: tl.constexpr = K // PARTS
     COUNT: tl.constexpr = WIDE // WARPS // 32
@@ -59,7 +60,6 @@ def project_kernel(
     tiles = load_weights(at, at + 8 * K, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
-        gdc_wait()
         gdc_launch_dependents()
     row = tl.arange(0, 8)
     low = tl.zeros([WARPS, 16, 8], tl.float32)
@@ -189,12 +189,11 @@ def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     _check_weight(weight, (M, D), stream)
     y = torch.empty(MAX_ROWS, M, dtype=weight.dtype, device=weight.device)
     warps = warps_for(D, PROJECT_WARPS)
-    overlapping = overlaps(weight.device)
     project_kernel[(M // TILE,)](
         stream.scaled, stream.squares, weight, rows, y, eps,
         K=D, Y_ROW=M, TILES=stream.squares.shape[1],
         PARTS=_parts(D, warps, PROJECT_TILES), WARPS=warps,
-        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
+        PRECISION=precision(weight.dtype), OVERLAPS=overlaps(weight.device),
         num_warps=warps, maxnreg=PROJECT_REGISTERS,
     )  # fmt: skip
     return y

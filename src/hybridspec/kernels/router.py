@@ -51,8 +51,8 @@ def logits_kernel(
 ):  # fmt: skip
     """logits [16, SPLIT, E + 1] of the scaled rows, a part of the inner dimension each.
 
-    weight [E + 1, D]: router, then the shared gate. Small programs, which fit beside the product
-    that they wait for, so that weights are there when it ends.
+    weight [E + 1, D]: router, then the shared gate. Starts when the launch ahead has ended, as
+    `project` does.
     """
     WIDE: tl.constexpr = D // SPLIT
     COUNT: tl.constexpr = WIDE // WARPS // 32
@@ -64,7 +64,6 @@ def logits_kernel(
     tiles = load_weights(low, high, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
-        gdc_wait()
         gdc_launch_dependents()
     row, none = tl.arange(0, 8), tl.zeros([WARPS, 16, 8], tl.float32)
     for eight in range(tl.cdiv(n, 8)):
@@ -215,8 +214,7 @@ def route_stream(
     overlapping = overlaps(weight.device)
     logits_kernel[triton.cdiv(E + 1, TILE), split](
         stream.scaled, weight, rows, routing.logits, D=D, E=E, SPLIT=split, WARPS=warps,
-        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
-        num_warps=warps,
+        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, num_warps=warps,
     )  # fmt: skip
     if most_rows > 1:
         pick_kernel[(most_rows,)](

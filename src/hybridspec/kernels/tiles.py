@@ -5,8 +5,8 @@
 
 Weights go from memory into the registers that the tensor cores read, with no stop in shared memory
 and no barrier: a warp loads 8 rows of 32 numbers, 16 bytes a thread, and both operands name these
-32 numbers in the order in which the threads hold them (`as_operand`). All loads of a tile are under
-way before its first product, and before the launch waits for the one ahead.
+32 numbers in the order in which the threads hold them (`as_operand`). All loads of a round are
+under way before its first product.
 """
 
 import triton

@@ -25,7 +25,7 @@ THIRD = tl.float32 if INTERPRETED else tl.bfloat16
 PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
 # by K: 8 of 256 spill 104 bytes a thread
 WALK_COLUMNS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 4}
-# December 2026: beside the product that comes next, whose weights arrive meanwhile
+# December 2026, chosen while the product behind it still found room beside it
 WALK_REGISTERS = 128
 WALK_LANES = 16  # 316 us with `prepare`, when the walk triggered after its wait; 32 lanes slower
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 158 us; with bf16 halves 155, 64 columns 194, 4 warps 197
