@@ -127,15 +127,12 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
         lambda: router.route_stream(held, bf16(E + 1, D), rows, EPS, routing),
     )
     weights = bf16(E + 1, 2 * WIDTH, D), bf16(E + 1, D, WIDTH)
-    for most_rows in (1, MAX_ROWS):
-        yield (
-            f"{WIDTH} of {D}, up to {most_rows} rows",
-            experts,
-            ("gate_up_kernel", "down_kernel"),
-            lambda most_rows=most_rows: experts.experts_onto(
-                held, routing, *weights, rows, norm, eps=EPS, most_rows=most_rows
-            ),
-        )
+    yield (
+        f"{WIDTH} of {D}",
+        experts,
+        ("gate_up_kernel", "down_kernel"),
+        lambda: experts.experts_onto(held, routing, *weights, rows, norm),
+    )
 
 
 def compiled() -> Iterator[Compiled]:

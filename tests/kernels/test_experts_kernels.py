@@ -149,7 +149,7 @@ def test_a_row_is_the_same_bits_behind_the_router(device, dtype):
 @pytest.mark.parametrize(
     ("D", "parts", "sums_to_one"), [(64, 1, True), (64, 2, False), (128, 4, True)]
 )
-def test_one_row_that_picks_where_its_experts_run_is_the_same_bits(
+def test_one_row_is_the_same_bits_in_launches_for_one_and_for_sixteen(
     device, dtype, D, parts, sums_to_one, is_steered
 ):
     h, norm, gate_up, down, weight = problem(device, dtype, D)
@@ -158,8 +158,7 @@ def test_one_row_that_picks_where_its_experts_run_is_the_same_bits(
         stream, rows = stream_of(h[:1], norm), counts(1, device)
         routing = replace(stale_routing(E, TOP, device, parts=parts), sums_to_one=sums_to_one)
         router.route_stream(stream, weight, rows, EPS, routing, steering, most_rows=most_rows)
-        options = {"eps": EPS, "steering": steering, "most_rows": most_rows}
-        experts.experts_onto(stream, routing, gate_up, down, rows, norm, **options)
+        experts.experts_onto(stream, routing, gate_up, down, rows, norm, most_rows=most_rows)
         named = [getattr(routing, x) for x in ("ids", "weights", "shared", "scale", "words")]
         assert all((x[1:].isnan() | (x[1:] == STALE_ID)).all() for x in named)
         assert all(x[1:].isnan().all() for x in by_row(stream))
@@ -279,5 +278,3 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
     }.items():
         with pytest.raises(ShapeError, match=name):
             experts.experts_onto(*arguments)
-    with pytest.raises(ShapeError, match="eps"):
-        experts.experts_onto(stream, routing, gate_up, down, rows, norm, most_rows=1)

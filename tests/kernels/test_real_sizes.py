@@ -98,7 +98,7 @@ def test_what_a_layer_of_gdn_adds_to_the_stream(draw, entered, rows, verify):
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_layer_of_experts(draw, entered, rows):
-    """As a pass calls it: one row picks where its experts run."""
+    """As a pass calls it: one row in launches for one."""
     (held, norm), most_rows = entered, 1 if rows == 1 else 16
     weight = draw(E + 1, D, spread=0.02)
     routing = Routing.empty(E, TOP, "cuda", parts=router.splits(D))
@@ -106,8 +106,8 @@ def test_a_layer_of_experts(draw, entered, rows):
     exact, wanted = doubled(held), Routing.empty(E, TOP, "cuda")
     reference_router.route_stream(exact, weight.double(), count(rows), EPS, wanted)
     gate_up, down = draw(E + 1, 2 * WIDTH, D, spread=0.02), draw(E + 1, D, WIDTH, spread=0.02)
-    options = {"eps": EPS, "most_rows": most_rows}
-    experts.experts_onto(held, routing, gate_up, down, count(rows), norm, **options)
+    args = held, routing, gate_up, down, count(rows), norm
+    experts.experts_onto(*args, most_rows=most_rows)
     assert (routing.ids[:rows] == wanted.ids[:rows]).double().mean() > 0.98  # near-ties may flip
     distinct = routing.ids[:rows].unique()
     assert int(routing.count) == len(distinct) + 1

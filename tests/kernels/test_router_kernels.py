@@ -136,17 +136,6 @@ def test_logits_are_the_sum_of_their_parts(device, dtype, parts):
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
-def test_a_pass_of_one_row_leaves_the_pick_to_its_experts(device, dtype):
-    h, norm, weight = problem(device, dtype)
-    wanted, found = routed(h[:1], norm, weight), stale_routing(E, TOP, device, parts=4)
-    stream, rows = stream_of(h[:1], norm), counts(1, device)
-    router.route_stream(stream, weight, rows, EPS, found, most_rows=1)
-    assert torch.equal(found.logits[:1], wanted.logits[:1])
-    assert (found.ids == STALE_ID).all()
-    assert found.weights.isnan().all()
-
-
-@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
 @pytest.mark.parametrize(("E", "top"), [(32, 8), (256, 8), (64, 32)])
 def test_of_equal_logits_the_lower_index_wins_at_every_number_of_rows(device, dtype, E, top):
     h, norm, weight = whole_problem(device, dtype, E)

@@ -22,9 +22,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
-from hybridspec.kernels.reference.router import Routing, Steering
+from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import TILE, Stream
-from hybridspec.kernels.router import check_routing, keep_picked, pick, scale_of, steering_of
+from hybridspec.kernels.router import check_routing, padded
 from hybridspec.kernels.stream import check_stream, read_stream, stream_tensors, write_stream
 
 # launches chosen on an H200, December 2026, at the 35B shape
@@ -60,17 +60,14 @@ def _either(a, b):
 
 @triton.jit
 def gate_up_kernel(
-    x, squares, logits, steered, length, gate_up, rows,
-    ids, weights, shared, scale, words, chosen, count, hidden, eps,
+    x, gate_up, rows, ids, weights, shared, scale, words, chosen, count, hidden,
     D: tl.constexpr, WIDTH: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
-    RANKS: tl.constexpr, TILES: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
-    PICKS: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr, BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
 
-    A program takes every num_programs-th slot, and finds its expert by what the rows picked; PICKS:
-    it picks for the one row that there is.
+    A program takes every num_programs-th slot, and finds its expert by what the rows picked.
     """
     i_i = tl.program_id(0)
     row, lane = tl.arange(0, 16), tl.arange(0, 32)
@@ -79,20 +76,8 @@ def gate_up_kernel(
         gdc_launch_dependents()
     n = tl.load(rows)
     live = (row < n)[:, None]
-    if PICKS:
-        if STEERED:
-            steered += tl.load(length).to(tl.int64) * TOP
-        b_scale = scale_of(squares, 0, eps, D, TILES)
-        best, part_of, word, gate = pick(
-            logits, b_scale, steered, E, TOP, PADDED, SPLIT, SUMS_TO_ONE, STEERED
-        )  # fmt: skip
-        if i_i + tl.program_id(1) == 0:
-            keep_picked(
-                best, part_of, word, gate, b_scale, ids, weights, shared, scale, words, 0, TOP
-            )  # fmt: skip
-    else:
-        own = tl.load(words + row[:, None] * 32 + lane[None, :], mask=live, other=0)
-        word = tl.reduce(own, 0, _either)
+    own = tl.load(words + row[:, None] * 32 + lane[None, :], mask=live, other=0)
+    word = tl.reduce(own, 0, _either)
     expert = tl.arange(0, PADDED)
     present = tl.reshape((word[None, :] >> tl.arange(0, PADDED // 32)[:, None]) & 1, [PADDED])
     rank = SHARED + tl.cumsum(present, 0) - 1
@@ -102,17 +87,12 @@ def gate_up_kernel(
         mine = tl.sum(tl.where((present > 0) & (rank == i_slot), expert, 0), 0)
         mine = tl.where(i_slot < SHARED, E + i_slot, mine).to(tl.int64)
         tl.store(chosen + i_slot, mine.to(tl.int32), mask=i_i == 0)
-        if PICKS:
-            share = tl.sum(tl.where((best == mine) & (lane < TOP), part_of, 0.0), 0)
-            share = tl.where(i_slot < SHARED, gate, share) + tl.zeros([16], tl.float32)
-            norm = b_scale + tl.zeros([16], tl.float32)
-        else:
-            at = row[:, None] * TOP + tl.arange(0, RANKS)[None, :]
-            is_rank = tl.arange(0, RANKS)[None, :] < TOP
-            is_mine = (tl.load(ids + at, mask=live & is_rank, other=-1) == mine) & live
-            share = tl.sum(tl.load(weights + at, mask=is_mine, other=0.0), 1)
-            share = tl.where(i_slot < SHARED, tl.load(shared + row), share)
-            norm = tl.load(scale + row)
+        at = row[:, None] * TOP + tl.arange(0, RANKS)[None, :]
+        is_rank = tl.arange(0, RANKS)[None, :] < TOP
+        is_mine = (tl.load(ids + at, mask=live & is_rank, other=-1) == mine) & live
+        share = tl.sum(tl.load(weights + at, mask=is_mine, other=0.0), 1)
+        share = tl.where(i_slot < SHARED, tl.load(shared + row), share)
+        norm = tl.load(scale + row)
         of_mine = gate_up + mine * 2 * WIDTH * D
         g, up = gate_and_up(x, of_mine, live, i_i * 8, D, WIDTH, BLOCK_K, STAGES, PRECISION)
         g, up = g * norm[:, None], up * norm[:, None]
@@ -166,20 +146,13 @@ def experts_onto(
     norm: Tensor,
     taps: Tensor | None = None,
     *,
-    eps: float | None = None,
-    steering: Steering | None = None,
     most_rows: int = MAX_ROWS,
 ) -> None:
     """Contract of the reference; I: a power of two, 16 at least.
 
-    most_rows: rows that a launch must have programs for. Where that is 1 the row has logits, but
-    has not picked (router.route_stream): eps and steering are those of its norm and its router, and
-    this writes all of its routing. Raises ShapeError that names what does not fit.
+    most_rows: rows that a launch must have programs for. Raises ShapeError that names what does not
+    fit.
     """
-    if most_rows == 1 and eps is None:
-        raise ShapeError(
-            "eps of the stream's norm is missing: a single row picks its experts here."
-        )
     (E, top), (D, WIDTH) = check_routing(routing), _check(stream, routing, gate_up, down, rows)
     dtype = stream.scaled.dtype
     slots = routing.pieces + min(E, most_rows * top)
@@ -189,13 +162,11 @@ def experts_onto(
         "PRECISION": precision(dtype), "OVERLAPS": overlapping, "launch_pdl": overlapping,
     }  # fmt: skip
     gate_up_kernel[WIDTH // 8, min(slots, GATE_UP_SLOTS)](
-        stream.scaled, stream.squares, routing.logits, gate_up=gate_up, rows=rows,
-        **steering_of(routing, steering), ids=routing.ids, weights=routing.weights,
-        shared=routing.shared, scale=routing.scale, words=routing.words, chosen=routing.chosen,
-        count=routing.count, hidden=hidden, eps=eps or 0.0,
-        D=D, WIDTH=WIDTH, SHARED=routing.pieces, RANKS=triton.next_power_of_2(top),
-        TILES=stream.squares.shape[1], PICKS=most_rows == 1,
-        BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1, **modes,
+        stream.scaled, gate_up, rows, routing.ids, routing.weights, routing.shared, routing.scale,
+        routing.words, routing.chosen, routing.count, hidden,
+        D=D, WIDTH=WIDTH, E=E, TOP=top, SHARED=routing.pieces, RANKS=triton.next_power_of_2(top),
+        PADDED=padded(E), BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1,
+        **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
     down_kernel[(D // TILE,)](

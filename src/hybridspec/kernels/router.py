@@ -4,10 +4,8 @@
 """Router: logits, softmax, the k best and their shares.
 
 Two launches: the product, a program for every 16 experts and ROUTE_SPLIT-th part of the inner
-dimension; then each row picks, a warp a row. A pass of one row has no second launch: the experts'
-programs pick for themselves (`pick`), which costs each of them 0.3 us and spares a launch. Equal
-logits go to the lower index. Replaces product, softmax, sort, gather, division and copies; moves
-the weight once, 1.05 MB of Qwen3.6-35B-A3B.
+dimension; then each row picks, a warp a row. Equal logits go to the lower index. Replaces product,
+softmax, sort, gather, division and copies; moves the weight once, 1.05 MB of Qwen3.6-35B-A3B.
 """
 
 from math import gcd
@@ -84,7 +82,7 @@ def _logit(logits, expert, b_scale, E: tl.constexpr, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def pick(
+def _pick(
     logits, b_scale, steered, E: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr,
     SPLIT: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr,
 ):  # fmt: skip
@@ -141,26 +139,6 @@ def pick(
 
 
 @triton.jit
-def keep_picked(
-    best, share, word, gate, b_scale, ids, weights, shared, scale, words, row, TOP: tl.constexpr
-):
-    """Write what a row picked."""
-    lane = tl.arange(0, 32)
-    tl.store(weights + row * TOP + lane, share, mask=lane < TOP)
-    tl.store(ids + row * TOP + lane, best, mask=lane < TOP)
-    tl.store(words + row * 32 + lane, word)
-    tl.store(shared + row, gate)
-    tl.store(scale + row, b_scale)
-
-
-@triton.jit
-def scale_of(squares, row, eps, D: tl.constexpr, TILES: tl.constexpr):
-    """1 / root mean square of one row, a scalar; one warp."""
-    parts = read_squares(squares, row + tl.arange(0, 1), TILES, 1)
-    return tl.sum(tl.reshape(row_scale(parts, eps, D), [1]), 0)
-
-
-@triton.jit
 def pick_kernel(
     squares, logits, steered, length, rows, ids, weights, shared, scale, words, eps,
     D: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
@@ -168,7 +146,7 @@ def pick_kernel(
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """One row."""
-    row = tl.program_id(0)
+    row, lane = tl.program_id(0), tl.arange(0, 32)
     n = tl.load(rows)
     if OVERLAPS:
         gdc_wait()
@@ -176,12 +154,17 @@ def pick_kernel(
     if row < n:
         if STEERED:
             steered += (tl.load(length) + row).to(tl.int64) * TOP
-        b_scale = scale_of(squares, row, eps, D, TILES)
-        best, share, word, gate = pick(
+        parts = read_squares(squares, row + tl.arange(0, 1), TILES, 1)
+        b_scale = tl.sum(tl.reshape(row_scale(parts, eps, D), [1]), 0)
+        best, share, word, gate = _pick(
             logits + row * SPLIT * (E + 1), b_scale, steered,
             E, TOP, PADDED, SPLIT, SUMS_TO_ONE, STEERED,
         )  # fmt: skip
-        keep_picked(best, share, word, gate, b_scale, ids, weights, shared, scale, words, row, TOP)
+        tl.store(weights + row * TOP + lane, share, mask=lane < TOP)
+        tl.store(ids + row * TOP + lane, best, mask=lane < TOP)
+        tl.store(words + row * 32 + lane, word)
+        tl.store(shared + row, gate)
+        tl.store(scale + row, b_scale)
 
 
 def splits(D: int) -> int:
@@ -199,13 +182,13 @@ def route_stream(
     *,
     most_rows: int = MAX_ROWS,
 ) -> None:
-    """Contract of the reference; most_rows 1: logits alone, the experts' launch does the rest.
+    """Contract of the reference.
 
     most_rows: rows that a launch must have programs for. Raises ShapeError that names what does not
     fit.
     """
     D = check_stream(stream, rows)
-    E, _ = check_routing(routing)
+    E, top = check_routing(routing)
     check_tensor("weight", weight, (E + 1, D), stream.scaled.dtype)
     split = routing.logits.shape[1]
     if D % (32 * split):
@@ -216,31 +199,22 @@ def route_stream(
         stream.scaled, weight, rows, routing.logits, D=D, E=E, SPLIT=split, WARPS=warps,
         PRECISION=precision(weight.dtype), OVERLAPS=overlapping, num_warps=warps,
     )  # fmt: skip
-    if most_rows > 1:
-        pick_kernel[(most_rows,)](
-            stream.squares, routing.logits, **steering_of(routing, steering), rows=rows,
-            ids=routing.ids, weights=routing.weights, shared=routing.shared, scale=routing.scale,
-            words=routing.words, eps=eps, D=D, TILES=stream.squares.shape[1],
-            OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
-        )  # fmt: skip
-
-
-def steering_of(routing: Routing, steering: Steering | None) -> dict[str, Tensor | int | bool]:
-    """Arguments of a launch that picks. Raises ShapeError."""
-    E, top = check_routing(routing)
     if steering is not None:
         check_tensor("steered", steering.table, (len(steering.table), top), torch.int32)
         check_tensor("length", steering.length, (), torch.int32)
-    return {
-        "steered": routing.ids if steering is None else steering.table,
-        "length": routing.count if steering is None else steering.length,
-        "E": E,
-        "TOP": top,
-        "PADDED": 1 << max(5, (E - 1).bit_length()),
-        "SPLIT": routing.logits.shape[1],
-        "SUMS_TO_ONE": routing.sums_to_one,
-        "STEERED": steering is not None,
-    }
+    pick_kernel[(most_rows,)](
+        stream.squares, routing.logits, routing.ids if steering is None else steering.table,
+        routing.count if steering is None else steering.length, rows, routing.ids, routing.weights,
+        routing.shared, routing.scale, routing.words, eps,
+        D=D, E=E, TOP=top, TILES=stream.squares.shape[1], PADDED=padded(E), SPLIT=split,
+        SUMS_TO_ONE=routing.sums_to_one, STEERED=steering is not None,
+        OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
+    )  # fmt: skip
+
+
+def padded(E: int) -> int:
+    """Power of two, 32 at least, that holds E experts."""
+    return 1 << max(5, (E - 1).bit_length())
 
 
 def check_routing(routing: Routing) -> tuple[int, int]:

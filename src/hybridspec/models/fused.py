@@ -51,8 +51,7 @@ class FusedState(TargetState):
 class FusedRouted(Routed):
     """Rows that stand before the first router's experts, in the target's buffers.
 
-    normed lacks its scale. expert_ids are int32, stale beyond the rows read; where most_rows is 1
-    nothing has been picked yet, and they are those of another pass.
+    normed lacks its scale. expert_ids are int32, stale beyond the rows read.
     """
 
     most_rows: int
@@ -242,13 +241,16 @@ class FusedTarget:
         return product.project(self.buffers.stream, weight, walk.rows, self.config.rms_norm_eps)
 
     def _route(self, number: int, moe: FusedMoe, walk: "Walk") -> None:
+        steering = None
+        if self.steered is not None:
+            steering = Steering(table=self.steered[number], length=walk.state.length)
         router.route_stream(
             self.buffers.stream,
             moe.router,
             walk.rows,
             self.config.rms_norm_eps,
             self.buffers.routings[number],
-            self._steering(number, walk),
+            steering,
             most_rows=walk.most_rows,
         )
 
@@ -262,15 +264,8 @@ class FusedTarget:
             walk.rows,
             following,
             taps,
-            eps=self.config.rms_norm_eps,
-            steering=self._steering(number, walk),
             most_rows=walk.most_rows,
         )
-
-    def _steering(self, number: int, walk: "Walk") -> Steering | None:
-        if self.steered is None:
-            return None
-        return Steering(table=self.steered[number], length=walk.state.length)
 
     def _following(self, number: int) -> tuple[Tensor, Tensor | None]:
         """The norm that reads a layer's output next, and where that output is set aside."""
