@@ -47,7 +47,7 @@ imports: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 clean:  ## remove the virtual environment and all caches
 	rm -rf .venv .newest .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -24,9 +24,10 @@ from hybridspec.core.records import Stats
 from tests.bench.scripts import rounds_by_table
 from tests.bench.tiny_shape import TOP, tiny_shape
 from tests.kernels.gdn_cases import interpreted
+from tests.models.fused_cases import few_programs  # noqa: F401
 
 SHAPE = ["--shape", "qwen3.6-35b-a3b", "--random-weights"]
-CONTEXT, TOKENS, BLOCK = 5, 6, 3
+CONTEXT, TOKENS, BLOCK = 5, 5, 3
 
 
 def asked(**changes):
@@ -35,6 +36,7 @@ def asked(**changes):
 
 
 @interpreted
+@pytest.mark.usefixtures("few_programs")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
 def test_every_policy_writes_the_script_in_the_real_engine(tmp_path, monkeypatch):
     """That the text is the script's is asserted wherever one is decoded."""
@@ -80,7 +82,7 @@ def test_a_device_without_cuda_is_refused(monkeypatch, capsys):
     [
         ({"policies": "fixed:4"}, "length 4 exceeds the drafter's block of 3 rows"),
         ({"policies": "fixed,fixed:3"}, "name one policy twice"),
-        ({"policies": "plain", "context": 500}, "need 538 positions, shape tiny has 512"),
+        ({"policies": "plain", "context": 500}, "need 537 positions, shape tiny has 512"),
     ],
 )
 def test_what_does_not_fit_the_shape_is_refused(changes, named, tmp_path):

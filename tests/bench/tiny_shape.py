@@ -11,12 +11,12 @@ from tests.models.fused_cases import DRAFTER as FUSED_DRAFTER
 from tests.models.fused_cases import TARGET as FUSED_TARGET
 from tests.tiny import DRAFTER, TARGET, write_json
 
-TOP = 3
+TOP = 2
 SIZES = FUSED_TARGET | {
     "vocab_size": 64,
     "num_hidden_layers": 2,
     "layer_types": ["linear_attention", "full_attention"],
-    "num_experts": 6,
+    "num_experts": 4,
     "num_experts_per_tok": TOP,
     "moe_intermediate_size": 16,
     "shared_expert_intermediate_size": 16,

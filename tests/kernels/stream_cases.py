@@ -84,6 +84,11 @@ def few_counts(device):
     return range(1, MAX_ROWS + 1) if device == "cuda" else (1, 2, 8, 9, 16)
 
 
+def two_counts(device):
+    """One on each side of eight, and on a GPU all."""
+    return range(1, MAX_ROWS + 1) if device == "cuda" else (3, 9)
+
+
 def orders(device):
     """Passes of every number of rows, in which a row stands in several places."""
     if device != "cuda":

@@ -111,7 +111,7 @@ def test_long_scores_do_not_overflow(device, dtype, window):
 def test_a_row_is_the_same_bit_for_bit_alone_and_in_every_block(device, dtype, start):
     given = case(usual(device, dtype), device, dtype, start)
     y, keys, values = gated(given)
-    for row in range(MAX_ROWS) if device == "cuda" else (0, 1, 6, MAX_ROWS - 1):
+    for row in range(MAX_ROWS) if device == "cuda" else (0, 6, MAX_ROWS - 1):
         fewer, *_ = gated(replace(given, rows=row + 1))
         assert torch.equal(fewer[: row + 1], y[: row + 1]), row
         alone, its_keys, its_values = gated(at_row(given, row))

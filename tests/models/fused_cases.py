@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from hybridspec.core.options import Mode
 from hybridspec.core.records import Reading
+from hybridspec.kernels import attention
+from hybridspec.kernels.launch import INTERPRETED
 from hybridspec.models.dflash import Drafter
 from hybridspec.models.fused import FusedState, FusedTarget
 from hybridspec.models.fused_draft import FusedDrafter
@@ -21,10 +24,11 @@ from tests.tiny import write_drafter, write_target
 TARGET: dict[str, Any] = {
     "hidden_size": 128,
     "num_hidden_layers": 3,
-    "num_experts": 10,
+    # 16 programs of experts a layer instead of 48: the interpreter takes 25 ms for each
+    "num_experts": 6 if INTERPRETED else 10,
     "num_experts_per_tok": 3,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 64,
+    "moe_intermediate_size": 16 if INTERPRETED else 32,
+    "shared_expert_intermediate_size": 32 if INTERPRETED else 64,
     "linear_num_key_heads": 1,
     "linear_num_value_heads": 2,
     "linear_key_head_dim": 16,
@@ -54,6 +58,13 @@ LAYERS = {
         "norm_topk_prob": False,
     },
 }
+
+
+@pytest.fixture
+def few_programs(monkeypatch):
+    """In the interpreter as many splits of attention as a small cache has work for."""
+    if INTERPRETED:
+        monkeypatch.setattr(attention, "PROGRAMS", 8)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """The target in launches against its reference."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -12,11 +14,21 @@ from hybridspec.engine.graph import recorded
 from hybridspec.models.fused import FusedTarget
 from tests.decoding import load
 from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA
-from tests.models.fused_cases import LAYERS, TARGET, commit, read, twins
+from tests.models.fused_cases import (
+    LAYERS,
+    TARGET,
+    commit,
+    few_programs,  # noqa: F401
+    read,
+    twins,
+)
 from tests.tiny import write_target
 from tests.tolerances import FUSED, distance
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("few_programs"),
+]
 PROMPT = list(b"def ")
 BLOCK = list(b"area(r): return ")
 MODES = ["exact", "fast"]
@@ -51,9 +63,9 @@ def test_launches_read_and_commit_what_the_reference_does(device, dtype, mode, l
 def test_a_row_of_a_block_equals_plain_decoding_bit_for_bit(device, dtype, tmp_path):
     pair = twins(tmp_path, device, dtype, "exact", "experts everywhere")
     target, rows = pair.fused, 16 if device == "cuda" else 2
-    block, step = pair.states(64)[1], pair.states(64)[1]
-    for state in (block, step):
-        target.read_prompt(torch.tensor(PROMPT, device=device), state)
+    block = pair.states(64)[1]
+    target.read_prompt(torch.tensor(PROMPT, device=device), block)
+    step = deepcopy(block)
     found = read(target, BLOCK, rows, block)
     tokens, taps = found.tokens.clone(), found.taps.clone()
     for row in range(rows):
@@ -70,11 +82,11 @@ def test_a_row_of_a_block_equals_plain_decoding_bit_for_bit(device, dtype, tmp_p
 @torch.inference_mode()
 def test_a_row_dropped_after_the_router_leaves_no_trace(device, dtype, tmp_path):
     pair = twins(tmp_path, device, dtype, "exact", "experts everywhere")
-    target, (one, other) = pair.fused, (pair.states(64)[1] for _ in range(2))
+    target, one = pair.fused, pair.states(64)[1]
     counts = [torch.tensor(n, dtype=torch.int32, device=device) for n in (2, 3)]
     block = torch.tensor(BLOCK, device=device)
-    for state in (one, other):
-        target.read_prompt(torch.tensor(PROMPT, device=device), state)
+    target.read_prompt(torch.tensor(PROMPT, device=device), one)
+    other = deepcopy(one)
     kept = target.read_on(target.read_to_router(block, counts[0], one), counts[0], one)
     tokens, taps = kept.tokens[:2].clone(), kept.taps[:2].clone()
     fetched = target.buffers.counts.clone()
@@ -119,7 +131,7 @@ def test_a_captured_pass_reads_its_counts_from_the_device(device, dtype, mode, l
     [
         {"linear_value_head_dim": 16},
         {"linear_key_head_dim": 24},
-        {"shared_expert_intermediate_size": 48},
+        {"shared_expert_intermediate_size": 24},
     ],
 )
 def test_widths_that_the_kernels_do_not_take_are_refused_when_a_target_is_made(wrong, tmp_path):

@@ -8,10 +8,16 @@ import torch
 pytest.importorskip("triton")
 
 from tests.kernels.gdn_cases import EVERYWHERE
-from tests.models.fused_cases import drafters
+from tests.models.fused_cases import (
+    drafters,
+    few_programs,  # noqa: F401
+)
 from tests.tolerances import FUSED
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("few_programs"),
+]
 KINDS = {
     "full": {},
     "sliding": {

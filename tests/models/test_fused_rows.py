@@ -11,12 +11,16 @@ pytest.importorskip("triton")
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import experts, gdn
 from tests.kernels.gdn_cases import EVERYWHERE, ON_CUDA
-from tests.models.fused_cases import read, twins
+from tests.models.fused_cases import (
+    few_programs,  # noqa: F401
+    read,
+    twins,
+)
 from tests.watching import Allocations
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning"),
-    pytest.mark.usefixtures("inference"),
+    pytest.mark.usefixtures("inference", "few_programs"),
 ]
 BLOCK = list(b"area(r): return ")
 MARK = 3.0

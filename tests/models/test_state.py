@@ -41,7 +41,7 @@ PROMPTS = {
     "65 tokens": TEXT[:65],
     "repetition": ZURICH,
 }
-AFTER = 32
+AFTER = 12
 """tokens to go on with after a block"""
 
 
