@@ -59,6 +59,10 @@ class Compiled:
     """asynchronous copies into shared memory"""
     matrix_loads: int
     """of operands from shared memory"""
+    is_early: bool
+    """launched before the launch ahead has ended"""
+    waits: bool
+    """for the launch ahead"""
 
     def fits(self) -> bool:
         """Whether it may be launched, and nothing parts or spills that should not."""
@@ -154,6 +158,8 @@ def compiled() -> Iterator[Compiled]:
                 products=len(re.findall(r"\bmma\.sync", ptx)),
                 copies=len(re.findall(r"cp\.async\.c", ptx)),
                 matrix_loads=ptx.count("ldmatrix"),
+                is_early=launch.get("launch_pdl") is True,
+                waits="griddepcontrol.wait" in ptx,
             )
 
 
