@@ -33,7 +33,7 @@ from hybridspec.kernels.reference.norm import HeadGate
 
 RESULT = Path(__file__).parent / "results" / "gdn_compile.json"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-KERNELS = ("prepare_kernel", "walk_kernel", "block_kernel", "commit_kernel")
+KERNELS = ("convolve_kernel", "walk_kernel", "block_kernel", "commit_kernel")
 H, HV, ROWS = 16, 32, 16
 SHARED_LIMIT = 227 << 10
 """bytes that a program of sm_90 may hold"""

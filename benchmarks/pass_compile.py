@@ -23,12 +23,14 @@ from torch import Tensor
 from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import experts, product, router, stream
+from hybridspec.kernels.gdn.rows import CONV
+from hybridspec.kernels.reference.gdn import Convolution
 from hybridspec.kernels.reference.norm import Heads
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import Stream
 
 RESULT = Path(__file__).parent / "results" / "pass_compile.json"
-D, V, E, TOP, WIDTH, EPS = 2048, 248320, 256, 8, 512, 1e-6
+D, V, E, TOP, WIDTH, EPS, CHANNELS = 2048, 248320, 256, 8, 512, 1e-6, 8192
 PROJECTED = (12352, 9216, 5120)
 """rows of the weights of GDN, attention and the drafter's attention"""
 ONTO = (4096, 6144)
@@ -82,6 +84,12 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
     taps = bf16(MAX_ROWS, 5 * D)[:, :D]
     routing = Routing.empty(E, TOP, "meta", parts=router.splits(D))
     embedding = bf16(V, D)
+    convolution = Convolution(
+        weight=bf16(CONV, CHANNELS),
+        past=bf16(CONV - 1, CHANNELS),
+        inputs=bf16(MAX_ROWS, CHANNELS),
+        mixed=torch.empty(MAX_ROWS, CHANNELS, device="meta"),
+    )
     yield "", stream, ("_enter_kernel",), lambda: stream.enter(tokens, rows, embedding, norm, held)
     for M in PROJECTED:
         yield (
@@ -90,6 +98,12 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
             ("project_kernel",),
             lambda M=M: product.project(held, bf16(M, D), rows, EPS),
         )
+    yield (
+        f"{PROJECTED[0]}x{D}, convolved",
+        product,
+        ("project_kernel",),
+        lambda: product.project(held, bf16(PROJECTED[0], D), rows, EPS, convolution),
+    )
     for K in ONTO:  # a stream that is wider than this model's: a tile in several rounds
         wider = Stream.empty(K, dtype=torch.bfloat16, device="meta")
         yield (
@@ -130,6 +144,7 @@ def runs() -> Iterator[tuple[str, ModuleType, tuple[str, ...], Callable[[], obje
         ("logits_kernel", "pick_kernel"),
         lambda: router.route_stream(held, bf16(E + 1, D), rows, EPS, routing),
     )
+    yield f"{E}", router, ("list_kernel",), lambda: router.relist(routing, rows)
     weights = bf16(E + 1, 2 * WIDTH, D), bf16(E + 1, D, WIDTH)
     yield (
         f"{WIDTH} of {D}",

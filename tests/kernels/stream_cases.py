@@ -51,10 +51,10 @@ def stream_of(h, norm):
     return stream
 
 
-def stale_routing(E, top, device="cpu", *, parts=1):
+def stale_routing(E, top, device="cpu", *, parts=1, pieces=1):
     """A routing that was never written: numbers NaN, experts in no range; parts: of logits."""
-    routing = Routing.empty(E, top, device, parts=parts)
-    for x in (routing.weights, routing.shared, routing.scale, routing.logits):
+    routing = Routing.empty(E, top, device, parts=parts, pieces=pieces)
+    for x in (routing.weights, routing.shares, routing.scale, routing.logits):
         x.fill_(NAN)
     for x in (routing.ids, routing.chosen, routing.count, routing.words):
         x.fill_(STALE_ID)

@@ -34,6 +34,7 @@ def test_every_kernel_fits_and_spills_nothing_but_addresses(kernels):
         "gated",
         "logits",
         "pick",
+        "list",
         "gate_up",
         "down",
     }
@@ -41,14 +42,11 @@ def test_every_kernel_fits_and_spills_nothing_but_addresses(kernels):
         assert kernel["fits"], kernel
 
 
-def test_a_launch_that_begins_early_waits_and_no_other_does(kernels):
+def test_every_launch_begins_early_and_waits(kernels):
     """One that reads too soon would be right most of the time."""
-    assert {kernel["kernel"] for kernel in kernels if not kernel["is_early"]} == {
-        "project",
-        "logits",
-    }
     for kernel in kernels:
-        assert kernel["waits"] == kernel["is_early"], kernel
+        assert kernel["waits"], kernel
+        assert kernel["is_early"], kernel
 
 
 def test_weights_of_products_go_straight_into_registers_of_tensor_cores(kernels):

@@ -9,8 +9,10 @@ pytest.importorskip("triton")
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import product
+from hybridspec.kernels.gdn.rows import CONV
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import product as reference
+from hybridspec.kernels.reference.gdn import Convolution, convolve
 from tests.kernels.gdn_cases import EVERY_DTYPE, EVERYWHERE, ON_CUDA, counts
 from tests.kernels.stream_cases import (
     EPS,
@@ -224,3 +226,61 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
     }.items():
         with pytest.raises(ShapeError, match=name):
             product.project_onto(*arguments)
+
+
+def convolution_of(device, dtype, C):
+    """Taps and past of C channels; what is to be written is NaN."""
+    return Convolution(
+        weight=numbers(device, dtype, CONV, C, seed=5),
+        past=numbers(device, dtype, CONV - 1, C, seed=6),
+        inputs=torch.full((MAX_ROWS, C), NAN, dtype=dtype, device=device),
+        mixed=torch.full((MAX_ROWS, C), NAN, device=device),
+    )
+
+
+def convolved(h, norm, weight, of):
+    return product.project(stream_of(h, norm), weight, counts(len(h), h.device), EPS, of)
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize(("C", "M"), [(32, 32), (48, 80), (96, 112)])
+def test_columns_that_are_convolved_go_to_inputs_and_mixed_and_the_others_to_y(device, dtype, C, M):
+    h, norm, _ = problem(device, dtype)
+    weight = weight_of(device, dtype, M, D)
+    for n in few_counts(device):
+        of, plain = convolution_of(device, dtype, C), projected(h[:n], norm, weight)
+        y = convolved(h[:n], norm, weight, of)
+        assert torch.equal(of.inputs[:n], plain[:n, :C])
+        assert torch.equal(y[:n, C:], plain[:n, C:])
+        wide = (x.double() for x in (of.inputs[:n], of.weight, of.past))
+        assert distance(of.mixed[:n], convolve(*wide)) < GDN_STATE
+        assert all(x[n:].isnan().all() for x in (y, of.inputs, of.mixed))
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_a_row_is_convolved_to_the_same_bits_wherever_a_block_begins(device, dtype):
+    """Rows before it are of its block, or of the past."""
+    h, norm, _ = problem(device, dtype)
+    weight, whole = weight_of(device, dtype, 48, D), convolution_of(device, dtype, 32)
+    convolved(h, norm, weight, whole)
+    for n in (1, 2, 3, 7, 8, 9, 15):
+        own = convolution_of(device, dtype, 32)
+        own = replace(own, past=torch.cat((own.past, whole.inputs[:n]))[1 - CONV :])
+        convolved(h[n:], norm, weight, own)
+        assert torch.equal(own.mixed[: MAX_ROWS - n], whole.mixed[n:])
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+def test_a_convolution_that_does_not_fit_is_refused_by_name(device, dtype):
+    h, norm, _ = problem(device, dtype)
+    weight, of = weight_of(device, dtype, 48, D), convolution_of(device, dtype, 32)
+    for name, wrong in {
+        "weight": replace(of, weight=of.weight[1:]),
+        "past": replace(of, past=of.weight),
+        "inputs": replace(of, inputs=of.inputs[:8]),
+        "mixed": replace(of, mixed=of.mixed.double()),
+        "24 of 48 columns": convolution_of(device, dtype, 24),
+        "64 of 48 columns": convolution_of(device, dtype, 64),
+    }.items():
+        with pytest.raises(ShapeError, match=name):
+            convolved(h, norm, weight, wrong)

@@ -76,7 +76,7 @@ def judged(h, norm, weight, top=TOP, **options):
     return routing
 
 
-BY_ROW = ("ids", "weights", "shared", "scale", "words", "logits")
+BY_ROW = ("ids", "weights", "shares", "scale", "words", "logits")
 
 
 def by_row(routing):
@@ -113,13 +113,14 @@ def test_routing_equals_float64_and_writes_no_other_row(device, dtype, E, top, D
         assert torch.equal(found.ids, wanted.ids)
         assert found.logits[n:].isnan().all()
         assert (found.words[n:] == STALE_ID).all()
-        for name in ("weights", "shared", "scale"):
+        for name in ("weights", "shares", "scale"):
             a, b = getattr(found, name), getattr(wanted, name)
             assert distance(a[:n], b[:n]) < GDN_STATE
             assert (a[n:].isnan() | (a[n:] == STALE)).all()
         assert not found.scale.isnan().any()
         assert torch.equal(found.words[:n], wanted.words[:n])
         check_words(found, n)
+        assert int(found.arrived) == 0
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
@@ -159,7 +160,7 @@ def test_a_row_of_equal_logits_goes_to_the_first_experts_in_equal_shares(
     assert found.ids[2].tolist() == list(range(TOP))
     assert (found.weights[2] == found.weights[2, 0]).all()
     assert float(found.weights[2, 0]) == pytest.approx(1 / (TOP if sums_to_one else E), rel=1e-6)
-    assert float(found.shared[2]) == pytest.approx(0.5, rel=1e-6)
+    assert float(found.shares[2, E]) == pytest.approx(0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
@@ -223,6 +224,28 @@ def test_a_row_of_nan_names_experts_and_leaves_the_others_alone(device, dtype, s
     check_words(found, MAX_ROWS)
 
 
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@pytest.mark.parametrize(("E", "top"), [(32, 1), (64, 2), (256, 8), (512, 10), (1024, 4)])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_the_list_is_what_the_rows_that_are_left_chose(device, dtype, E, top, pieces):
+    """Led by the shared expert, then rising and distinct; also where rows were dropped since."""
+    h, norm, weight = problem(device, dtype, E, 64)
+    shared = list(range(E, E + pieces))
+    for n in (MAX_ROWS, 3):
+        routing = stale_routing(E, top, device, parts=router.splits(64), pieces=pieces)
+        router.route_stream(stream_of(h, norm), weight, counts(n, device), EPS, routing)
+        for left in (n, n - 1, 1):
+            if left < n:
+                routing.chosen.fill_(STALE_ID)
+                router.relist(routing, counts(left, device))
+            count = int(routing.count)
+            assert routing.chosen[:count].tolist() == [
+                *shared,
+                *routing.ids[:left].unique().tolist(),
+            ]
+            assert (routing.chosen[count:] == STALE_ID).all()
+
+
 @pytest.mark.parametrize(("device", "dtype"), ON_CUDA)
 def test_fifty_repeats_are_the_same_bits(device, dtype):
     h, norm, weight = problem(device, dtype, 256)
@@ -242,7 +265,8 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
         "rows": (stream, weight, rows.long(), EPS, routing),
         "squares": (replace(stream, squares=stream.squares[:2]), weight, rows, EPS, routing),
         "ids": (stream, weight, rows, EPS, replace(routing, ids=routing.ids.long())),
-        "shared": (stream, weight, rows, EPS, replace(routing, shared=routing.shared[:8])),
+        "shares": (stream, weight, rows, EPS, replace(routing, shares=routing.shares[:8])),
+        "arrived": (stream, weight, rows, EPS, replace(routing, arrived=routing.arrived.long())),
     }.items():
         with pytest.raises(ShapeError, match=name):
             router.route_stream(*arguments)

@@ -86,7 +86,7 @@ def test_memory_of_a_pass_is_the_same_for_any_rows_and_holds_no_state_by_row(
     mode, device, dtype, tmp_path, monkeypatch
 ):
     """A round that kept the state after each row would take sixteen of them a layer."""
-    name = "verify_exact" if mode == "exact" else "verify_block"
+    name = "walk" if mode == "exact" else "verify_block"
     run, of_layers = getattr(gdn, name), []
 
     def watched(*arguments):

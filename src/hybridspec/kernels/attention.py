@@ -154,14 +154,13 @@ def _attend(
     shared = {
         "X_ROW": width, "H": H, "D": D, "SPLITS": splits, "BLOCK": BLOCKS[D], "HAS_GATE": has_gate,
         "IS_CAUSAL": is_causal, "WINDOW": window or 0, "OVERLAPS": overlapping,
-        "launch_pdl": overlapping,
     }  # fmt: skip
     split_kernel[splits, H // heads](
         projected, q_norm, k_norm, rotary, keys, values, length, rows, parts, peaks, masses,
         eps, D**-0.5 * math.log2(math.e),
         HKV=HKV, R=_rotary_dims(rotary, D), PAGE=PAGE, N=MAX_ROWS, HEADS=heads,
         PRECISION="ieee" if keys.dtype == torch.float32 else "tf32", **shared,
-        num_warps=SPLIT_WARPS, num_stages=SPLIT_STAGES,
+        launch_pdl=overlapping, num_warps=SPLIT_WARPS, num_stages=SPLIT_STAGES,
     )  # fmt: skip
     columns = min(COMBINE_COLUMNS, D)
     combine_kernel[N, H, D // columns](

@@ -4,9 +4,8 @@
 """The chosen experts of a layer, each fetched once, and the shared one in the same launches.
 
 Two launches: gate and up with SiLU and each row's share, 8 columns of an expert a program; then
-down, 16 columns of the stream a program, over all experts of the list in its order. The first makes
-the list, each program for itself, from what the rows picked: programs of slots beyond it exit. The
-shared expert leads the list.
+down, 16 columns of the stream a program, over all experts of the router's list in its order. The
+shared expert leads the list; programs of slots beyond it exit.
 
 Weights of all experts are moved once: 6.3 MB an expert of Qwen3.6-35B-A3B, 1.6 us at 4.0 TB/s.
 """
@@ -24,7 +23,7 @@ from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
 from hybridspec.kernels.reference.router import Routing
 from hybridspec.kernels.reference.stream import TILE, Stream
-from hybridspec.kernels.router import check_routing, padded
+from hybridspec.kernels.router import check_routing
 from hybridspec.kernels.stream import check_stream, read_stream, stream_tensors, write_stream
 
 # launches chosen on an H200, December 2026, at the 35B shape
@@ -54,50 +53,31 @@ def gate_and_up(
 
 
 @triton.jit
-def _either(a, b):
-    return a | b
-
-
-@triton.jit
 def gate_up_kernel(
-    x, gate_up, rows, ids, weights, shared, scale, words, chosen, count, hidden,
-    D: tl.constexpr, WIDTH: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, SHARED: tl.constexpr,
-    RANKS: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    x, gate_up, rows, shares, scale, chosen, count, hidden,
+    D: tl.constexpr, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
 
-    A program takes every num_programs-th slot, and finds its expert by what the rows picked.
+    A program takes every num_programs-th slot.
     """
-    i_i = tl.program_id(0)
-    row, lane = tl.arange(0, 16), tl.arange(0, 32)
+    i_i, first, step = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    row = tl.arange(0, 16)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    n = tl.load(rows)
+    n, listed, mine = tl.load(rows), tl.load(count), tl.load(chosen + first).to(tl.int64)
     live = (row < n)[:, None]
-    own = tl.load(words + row[:, None] * 32 + lane[None, :], mask=live, other=0)
-    word = tl.reduce(own, 0, _either)
-    expert = tl.arange(0, PADDED)
-    present = tl.reshape((word[None, :] >> tl.arange(0, PADDED // 32)[:, None]) & 1, [PADDED])
-    rank = SHARED + tl.cumsum(present, 0) - 1
-    listed = SHARED + tl.sum(present, 0)
-    tl.store(count, listed, mask=i_i + tl.program_id(1) == 0)
-    for i_slot in range(tl.program_id(1), listed, tl.num_programs(1)):
-        mine = tl.sum(tl.where((present > 0) & (rank == i_slot), expert, 0), 0)
-        mine = tl.where(i_slot < SHARED, E + i_slot, mine).to(tl.int64)
-        tl.store(chosen + i_slot, mine.to(tl.int32), mask=i_i == 0)
-        at = row[:, None] * TOP + tl.arange(0, RANKS)[None, :]
-        is_rank = tl.arange(0, RANKS)[None, :] < TOP
-        is_mine = (tl.load(ids + at, mask=live & is_rank, other=-1) == mine) & live
-        share = tl.sum(tl.load(weights + at, mask=is_mine, other=0.0), 1)
-        share = tl.where(i_slot < SHARED, tl.load(shared + row), share)
+    for i_slot in range(first, listed, step):
+        share = tl.load(shares + row * EXPERTS + mine, mask=row < n, other=0.0)
         norm = tl.load(scale + row)
         of_mine = gate_up + mine * 2 * WIDTH * D
         g, up = gate_and_up(x, of_mine, live, i_i * 8, D, WIDTH, BLOCK_K, STAGES, PRECISION)
         g, up = g * norm[:, None], up * norm[:, None]
         out = (i_slot * 16 + row)[:, None] * WIDTH + i_i * 8 + tl.arange(0, 8)[None, :]
         tl.store(hidden + out, share[:, None] * g * sigmoid(g) * up, mask=live)
+        mine = tl.load(chosen + i_slot + step, mask=i_slot + step < listed, other=0).to(tl.int64)
 
 
 @triton.jit
@@ -121,10 +101,9 @@ def down_kernel(
     at_w = down + column[None, :, None] * WIDTH + lane
     at_x, live = hidden + row[None, :, None] * WIDTH + lane, (row < n)[None, :, None]
     b_w = tl.load(at_w + tl.full([], E, tl.int64) * D * WIDTH)
+    listed = tl.load(count)
     if OVERLAPS:
         gdc_wait()
-        gdc_launch_dependents()
-    listed = tl.load(count)
     sums = tl.zeros([SPLIT, 16, 16], tl.float32)
     b_x = tl.load(at_x, mask=live, other=0.0)
     sums = tl.dot(b_x, tl.permute(b_w, (0, 2, 1)), sums, input_precision=PRECISION)
@@ -162,11 +141,10 @@ def experts_onto(
         "PRECISION": precision(dtype), "OVERLAPS": overlapping, "launch_pdl": overlapping,
     }  # fmt: skip
     gate_up_kernel[WIDTH // 8, min(slots, GATE_UP_SLOTS)](
-        stream.scaled, gate_up, rows, routing.ids, routing.weights, routing.shared, routing.scale,
-        routing.words, routing.chosen, routing.count, hidden,
-        D=D, WIDTH=WIDTH, E=E, TOP=top, SHARED=routing.pieces, RANKS=triton.next_power_of_2(top),
-        PADDED=padded(E), BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1,
-        **modes,
+        stream.scaled, gate_up, rows, routing.shares, routing.scale, routing.chosen, routing.count,
+        hidden,
+        D=D, WIDTH=WIDTH, EXPERTS=E + routing.pieces, BLOCK_K=gcd(GATE_UP_DEPTH, D),
+        STAGES=GATE_UP_STAGES, num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
     down_kernel[(D // TILE,)](

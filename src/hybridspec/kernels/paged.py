@@ -156,9 +156,11 @@ def combine_kernel(
     BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, HAS_GATE: tl.constexpr, IS_CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_D numbers of one row and head, from all splits that hold something for it."""
+    """BLOCK_D numbers of one row and head, from all splits that hold something for it.
+
+    Not launched early: there is nothing to fetch.
+    """
     if OVERLAPS:
-        gdc_wait()
         gdc_launch_dependents()
     i_row, i_head, i_d = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start, count = tl.load(length), tl.load(rows)

@@ -20,8 +20,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.experts import GATE_UP_DEPTH, GATE_UP_STAGES, gate_and_up
-from hybridspec.kernels.gdn.rows import sigmoid
+from hybridspec.kernels.gdn.rows import CONV, convolve_eight, load_past, sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
+from hybridspec.kernels.reference.gdn import Convolution
 from hybridspec.kernels.reference.norm import Heads
 from hybridspec.kernels.reference.stream import TILE, Stream
 from hybridspec.kernels.stream import (
@@ -36,21 +37,21 @@ from hybridspec.kernels.tiles import along, load_eight, load_weights, multiply_e
 
 # chosen on an H200, December 2026, at the 35B shape; TILES: pairs of tiles that a thread holds
 PROJECT_WARPS, PROJECT_TILES = 4, 8  # 64 registers of weights
-PROJECT_REGISTERS = 128  # four programs a multiprocessor
+PROJECT_REGISTERS = 168  # three programs a multiprocessor
 ONTO_WARPS, ONTO_TILES = 8, 16  # 128 registers of weights: all of attention's and GDN's
 ONTO_REGISTERS = 255  # one program a multiprocessor; there are fewer
 
 
 @triton.jit
 def project_kernel(
-    x, squares, weight, rows, y, eps,
+    x, squares, weight, rows, y, eps, conv, past, inputs, mixed,
     K: tl.constexpr, Y_ROW: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr,
-    WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    CHANNELS: tl.constexpr, WARPS: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """y [16, M] = weight times the stream's norm, 16 columns a program.
 
-    x: the stream's scaled rows; PARTS: rounds in which a tile is loaded. Starts when the launch
-    ahead has ended: loads of its own before that delay the other one's more than they save.
+    x: the stream's scaled rows; PARTS: rounds in which a tile is loaded. CHANNELS > 0: so many
+    columns are a convolution's inputs and go, as they are and convolved, to inputs and mixed.
     """
     WIDE: tl.constexpr = K // PARTS
     COUNT: tl.constexpr = WIDE // WARPS // 32
@@ -60,8 +61,13 @@ def project_kernel(
     tiles = load_weights(at, at + 8 * K, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
+        gdc_wait()
         gdc_launch_dependents()
-    row = tl.arange(0, 8)
+    row, column = tl.arange(0, 8), first + tl.arange(0, 16)[:, None]
+    if CHANNELS > 0:
+        channel = tl.minimum(column, CHANNELS - 1)
+        of_past = load_past(conv, past, row[None, :], channel, CHANNELS)
+        before = tl.zeros([16, 8], tl.float32)
     low = tl.zeros([WARPS, 16, 8], tl.float32)
     high = tl.zeros([WARPS, 16, 8], tl.float32)
     for part in tl.static_range(PARTS):
@@ -75,11 +81,19 @@ def project_kernel(
         if part + 1 < PARTS:
             at += WIDE
             tiles = load_weights(at, at + 8 * K, COUNT)
-    column = first + tl.arange(0, 16)[:, None]
     for eight in range(tl.cdiv(n, 8)):
         scale = row_scale(read_squares(squares, row, TILES, WARPS), eps, K)
         found = tl.sum(tl.where(eight == 0, low, high) * scale[:, None, :], 0)
-        tl.store(y + row[None, :] * Y_ROW + column, found, mask=row[None, :] < n)
+        live = row[None, :] < n
+        tl.store(y + row[None, :] * Y_ROW + column, found, mask=live & (first >= CHANNELS))
+        if CHANNELS > 0:  # noqa: SIM102  # a constant, and what is not one
+            if first < CHANNELS:
+                found = found.to(inputs.dtype.element_ty)
+                tl.store(inputs + row[None, :] * CHANNELS + column, found, mask=live)
+                found = found.to(tl.float32)
+                b_mixed = convolve_eight(found, before, of_past, eight > 0)
+                tl.store(mixed + row[None, :] * CHANNELS + column, b_mixed, mask=live)
+                before = found
         row += 8
 
 
@@ -105,7 +119,6 @@ def project_onto_kernel(
     tiles = load_weights(at, at + 8 * K, COUNT)
     if OVERLAPS:
         gdc_wait()
-        gdc_launch_dependents()
     high_squares = head_squares + 8 * GROUPS * K // max(HEAD, 1)
     low = tl.zeros([WARPS, 16, 8], tl.float32)
     high = tl.zeros([WARPS, 16, 8], tl.float32)
@@ -180,7 +193,13 @@ def gated_kernel(
     tl.store(at, g * sigmoid(g) * up, mask=live)
 
 
-def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
+def project(
+    stream: Stream,
+    weight: Tensor,
+    rows: Tensor,
+    eps: float,
+    convolution: Convolution | None = None,
+) -> Tensor:
     """Contract of the reference: one launch, the weight moved once.
 
     D: a multiple of 32. Raises ShapeError that names what does not fit.
@@ -188,12 +207,12 @@ def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
     D, M = check_stream(stream, rows), len(weight)
     _check_weight(weight, (M, D), stream)
     y = torch.empty(MAX_ROWS, M, dtype=weight.dtype, device=weight.device)
-    warps = warps_for(D, PROJECT_WARPS)
+    warps, overlapping = warps_for(D, PROJECT_WARPS), overlaps(weight.device)
     project_kernel[(M // TILE,)](
-        stream.scaled, stream.squares, weight, rows, y, eps,
+        stream.scaled, stream.squares, weight, rows, y, eps, **_convolved(convolution, y),
         K=D, Y_ROW=M, TILES=stream.squares.shape[1],
         PARTS=_parts(D, warps, PROJECT_TILES), WARPS=warps,
-        PRECISION=precision(weight.dtype), OVERLAPS=overlaps(weight.device),
+        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=PROJECT_REGISTERS,
     )  # fmt: skip
     return y
@@ -271,6 +290,24 @@ def _project_onto(
         PRECISION=precision(x.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
         num_warps=warps, maxnreg=ONTO_REGISTERS,
     )  # fmt: skip
+
+
+def _convolved(convolution: Convolution | None, y: Tensor) -> dict[str, Tensor | int]:
+    """Arguments of project_kernel. Raises ShapeError."""
+    if convolution is None:
+        return {"conv": y, "past": y, "inputs": y, "mixed": y, "CHANNELS": 0}
+    of, C = convolution, convolution.weight.shape[1]
+    check_tensor("convolution's weight", of.weight, (CONV, C), of.weight.dtype)
+    check_tensor("past", of.past, (CONV - 1, C), y.dtype)
+    check_tensor("inputs", of.inputs, (MAX_ROWS, C), y.dtype)
+    check_tensor("mixed", of.mixed, (MAX_ROWS, C), torch.float32)
+    if C % TILE or y.shape[1] < C:
+        raise ShapeError(
+            f"{C} of {y.shape[1]} columns are to be convolved; the kernel takes multiples of "
+            f"{TILE}, all of them at most."
+        )
+    return {"conv": of.weight, "past": of.past, "inputs": of.inputs, "mixed": of.mixed,
+            "CHANNELS": C}  # fmt: skip
 
 
 def _check_weight(weight: Tensor, shape: tuple[int, int], stream: Stream) -> None:

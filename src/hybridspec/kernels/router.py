@@ -4,8 +4,9 @@
 """Router: logits, softmax, the k best and their shares.
 
 Two launches: the product, a program for every 16 experts and ROUTE_SPLIT-th part of the inner
-dimension; then each row picks, a warp a row. Equal logits go to the lower index. Replaces product,
-softmax, sort, gather, division and copies; moves the weight once, 1.05 MB of Qwen3.6-35B-A3B.
+dimension; then each row picks, a warp a row, and the last of them lists the experts of all. Equal
+logits go to the lower index. Replaces product, softmax, sort, gather, division and copies; moves
+the weight once, 1.05 MB of Qwen3.6-35B-A3B.
 """
 
 from math import gcd
@@ -42,6 +43,44 @@ def _value(key):
 
 
 @triton.jit
+def _either(a, b):
+    return a | b
+
+
+@triton.jit
+def _words(words, n):
+    """The experts [32] of the first n rows; past the caches of a multiprocessor."""
+    row, lane = tl.arange(0, 16)[:, None], tl.arange(0, 32)[None, :]
+    own = tl.load(words + row * 32 + lane, mask=row < n, other=0, cache_modifier=".cg")
+    return tl.reduce(own, 0, _either)
+
+
+@triton.jit
+def _list(
+    word, chosen, count, E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr
+):  # fmt: skip
+    """The shared expert's pieces, then the experts of word [32], rising."""
+    expert, piece = tl.arange(0, PADDED), tl.arange(0, 32)
+    present = tl.reshape((word[None, :] >> tl.arange(0, PADDED // 32)[:, None]) & 1, [PADDED])
+    place = SHARED + tl.cumsum(present, 0) - 1
+    tl.store(chosen + piece, E + piece, mask=piece < SHARED)
+    tl.store(chosen + place, expert, mask=present > 0)
+    tl.store(count, SHARED + tl.sum(present, 0))
+
+
+@triton.jit
+def list_kernel(
+    words, chosen, count, rows,
+    E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """The list of the rows that are left."""
+    if OVERLAPS:
+        gdc_wait()
+        gdc_launch_dependents()
+    _list(_words(words, tl.load(rows)), chosen, count, E, SHARED, PADDED)
+
+
+@triton.jit
 def logits_kernel(
     x, weight, rows, logits,
     D: tl.constexpr, E: tl.constexpr, SPLIT: tl.constexpr, WARPS: tl.constexpr,
@@ -49,8 +88,7 @@ def logits_kernel(
 ):  # fmt: skip
     """logits [16, SPLIT, E + 1] of the scaled rows, a part of the inner dimension each.
 
-    weight [E + 1, D]: router, then the shared gate. Starts when the launch ahead has ended, as
-    `project` does.
+    weight [E + 1, D]: router, then the shared gate.
     """
     WIDE: tl.constexpr = D // SPLIT
     COUNT: tl.constexpr = WIDE // WARPS // 32
@@ -62,6 +100,7 @@ def logits_kernel(
     tiles = load_weights(low, high, COUNT)
     n = tl.load(rows)
     if OVERLAPS:
+        gdc_wait()
         gdc_launch_dependents()
     row, none = tl.arange(0, 8), tl.zeros([WARPS, 16, 8], tl.float32)
     for eight in range(tl.cdiv(n, 8)):
@@ -83,13 +122,14 @@ def _logit(logits, expert, b_scale, E: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 def _pick(
-    logits, b_scale, steered, E: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr,
+    logits, b_scale, steered, shares,
+    E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr, PADDED: tl.constexpr,
     SPLIT: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr,
 ):  # fmt: skip
-    """A row's experts, best first, and their shares, both by lane [32]; which they are; the gate.
+    """A row's experts, best first, and their shares, both by lane [32]; and which they are.
 
     Bit p of lane l in the third: expert 32 p + l. One warp; PADDED: power of two >= E. STEERED: of
-    the experts in `steered` [TOP] alone. The fourth is the share of the shared expert.
+    the experts in `steered` [TOP] alone. Writes the row's shares by expert.
     """
     PARTS: tl.constexpr = PADDED // 32
     lane = tl.arange(0, 32)
@@ -134,18 +174,24 @@ def _pick(
         for part in tl.static_range(PARTS):
             p = tl.exp(_value(keys[part]) - first)
             mass += tl.sum(tl.where(part * 32 + lane < E, p, 0.0), 0)
-    gate = tl.sum(_logit(logits, E + tl.arange(0, 1), b_scale, E, SPLIT), 0)
-    return best, share / mass, word, sigmoid(gate)
+    for part in tl.static_range(PARTS):
+        p = tl.exp(_value(keys[part]) - first) / mass
+        own = tl.where((word >> part) & 1 > 0, p, 0.0)
+        tl.store(shares + part * 32 + lane, own, mask=part * 32 + lane < E)
+    z = _logit(logits, E + 0 * lane, b_scale, E, SPLIT)
+    tl.store(shares + E + lane, sigmoid(z), mask=lane < SHARED)
+    return best, share / mass, word
 
 
 @triton.jit
 def pick_kernel(
-    squares, logits, steered, length, rows, ids, weights, shared, scale, words, eps,
-    D: tl.constexpr, E: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
+    squares, logits, arrived, steered, length, rows,
+    ids, weights, shares, scale, words, chosen, count, eps,
+    D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
     PADDED: tl.constexpr, SPLIT: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """One row."""
+    """One row; the program that arrives last lists the experts of all."""
     row, lane = tl.program_id(0), tl.arange(0, 32)
     n = tl.load(rows)
     if OVERLAPS:
@@ -156,15 +202,23 @@ def pick_kernel(
             steered += (tl.load(length) + row).to(tl.int64) * TOP
         parts = read_squares(squares, row + tl.arange(0, 1), TILES, 1)
         b_scale = tl.sum(tl.reshape(row_scale(parts, eps, D), [1]), 0)
-        best, share, word, gate = _pick(
-            logits + row * SPLIT * (E + 1), b_scale, steered,
-            E, TOP, PADDED, SPLIT, SUMS_TO_ONE, STEERED,
+        best, share, word = _pick(
+            logits + row * SPLIT * (E + 1), b_scale, steered, shares + row * (E + SHARED),
+            E, SHARED, TOP, PADDED, SPLIT, SUMS_TO_ONE, STEERED,
         )  # fmt: skip
         tl.store(weights + row * TOP + lane, share, mask=lane < TOP)
         tl.store(ids + row * TOP + lane, best, mask=lane < TOP)
         tl.store(words + row * 32 + lane, word)
-        tl.store(shared + row, gate)
         tl.store(scale + row, b_scale)
+        is_last = n == 1
+        if n > 1:
+            tl.debug_barrier()  # all of this row is written before it counts as arrived
+            is_last = tl.atomic_add(arrived, 1) == n - 1
+        if is_last:
+            tl.store(arrived, 0)
+            if n > 1:
+                word = _words(words, n)
+            _list(word, chosen, count, E, SHARED, PADDED)
 
 
 def splits(D: int) -> int:
@@ -195,20 +249,35 @@ def route_stream(
         raise ShapeError(f"the stream is {D} wide, which {split} splits of the router do not fit.")
     warps = warps_for(D // split, ROUTE_WARPS)
     overlapping = overlaps(weight.device)
-    logits_kernel[triton.cdiv(E + 1, TILE), split](
-        stream.scaled, weight, rows, routing.logits, D=D, E=E, SPLIT=split, WARPS=warps,
-        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, num_warps=warps,
-    )  # fmt: skip
     if steering is not None:
         check_tensor("steered", steering.table, (len(steering.table), top), torch.int32)
         check_tensor("length", steering.length, (), torch.int32)
+    logits_kernel[triton.cdiv(E + 1, TILE), split](
+        stream.scaled, weight, rows, routing.logits, D=D, E=E, SPLIT=split, WARPS=warps,
+        PRECISION=precision(weight.dtype), OVERLAPS=overlapping, launch_pdl=overlapping,
+        num_warps=warps,
+    )  # fmt: skip
     pick_kernel[(most_rows,)](
-        stream.squares, routing.logits, routing.ids if steering is None else steering.table,
-        routing.count if steering is None else steering.length, rows, routing.ids, routing.weights,
-        routing.shared, routing.scale, routing.words, eps,
-        D=D, E=E, TOP=top, TILES=stream.squares.shape[1], PADDED=padded(E), SPLIT=split,
-        SUMS_TO_ONE=routing.sums_to_one, STEERED=steering is not None,
+        stream.squares, routing.logits, routing.arrived,
+        routing.ids if steering is None else steering.table,
+        routing.count if steering is None else steering.length, rows,
+        routing.ids, routing.weights, routing.shares, routing.scale, routing.words,
+        routing.chosen, routing.count, eps,
+        D=D, E=E, SHARED=routing.pieces, TOP=top, TILES=stream.squares.shape[1], PADDED=padded(E),
+        SPLIT=split, SUMS_TO_ONE=routing.sums_to_one, STEERED=steering is not None,
         OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
+    )  # fmt: skip
+
+
+def relist(routing: Routing, rows: Tensor) -> None:
+    """Contract of the reference, in one launch of one program."""
+    E, _ = check_routing(routing)
+    check_tensor("rows", rows, (), torch.int32)
+    overlapping = overlaps(rows.device)
+    list_kernel[(1,)](
+        routing.words, routing.chosen, routing.count, rows,
+        E=E, SHARED=routing.pieces, PADDED=padded(E), OVERLAPS=overlapping,
+        launch_pdl=overlapping, num_warps=1,
     )  # fmt: skip
 
 
@@ -222,7 +291,7 @@ def check_routing(routing: Routing) -> tuple[int, int]:
     E, top = routing.experts, routing.ids.shape[1]
     check_tensor("ids", routing.ids, (MAX_ROWS, top), torch.int32)
     check_tensor("weights", routing.weights, (MAX_ROWS, top), torch.float32)
-    check_tensor("shared", routing.shared, (MAX_ROWS,), torch.float32)
+    check_tensor("shares", routing.shares, (MAX_ROWS, E + routing.pieces), torch.float32)
     check_tensor("scale", routing.scale, (MAX_ROWS,), torch.float32)
     check_tensor(
         "logits", routing.logits, (MAX_ROWS, routing.logits.shape[1], E + 1), torch.float32
@@ -230,6 +299,7 @@ def check_routing(routing: Routing) -> tuple[int, int]:
     check_tensor("words", routing.words, (MAX_ROWS, 32), torch.int32)
     check_tensor("chosen", routing.chosen, (E + routing.pieces,), torch.int32)
     check_tensor("count", routing.count, (), torch.int32)
+    check_tensor("arrived", routing.arrived, (), torch.int32)
     if not 1 <= E <= 1024 or not 1 <= routing.pieces <= 32 or top > min(32, E):
         raise ShapeError(
             f"routing is to {top} of {E} experts, a shared one beside them of {routing.pieces} "

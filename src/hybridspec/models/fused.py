@@ -19,6 +19,7 @@ from torch import Tensor
 from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.core.records import Reading, Routed
 from hybridspec.kernels import attention, experts, gdn, head, product, router, stream
+from hybridspec.kernels.reference.gdn import Convolution
 from hybridspec.kernels.reference.norm import HeadGate, Heads
 from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
@@ -175,6 +176,8 @@ class FusedTarget:
         assert isinstance(routed, FusedRouted)
         own, (first, moe) = self.buffers, self.first_moe
         walk = Walk(state=state, rows=rows, most_rows=routed.most_rows)
+        if routed.most_rows > 1:  # a row may have been dropped
+            router.relist(own.routings[first], rows)
         self._run_experts(first, moe, walk)
         for number in range(first + 1, len(self.layers)):
             self._mix(number, walk)
@@ -208,19 +211,23 @@ class FusedTarget:
             product.project_onto(x, mlp.down, walk.rows, own, following, taps)
 
     def _gdn(self, mixer: GdnMixer, walk: "Walk") -> Heads:
-        config, state = self.config, walk.state
+        config, state, records = self.config, walk.state, walk.state.gdn_records(mixer.index)
         HV, V, C = config.linear_num_value_heads, config.linear_value_head_dim, config.conv_width
-        y = self._project(mixer.in_proj, walk)
-        z, b, a = y[:, C : C + HV * V], *y[:, C + HV * V : C + HV * V + 2 * HV].chunk(2, dim=1)
-        is_walk = self.mode == "exact" or walk.most_rows == 1
-        verify = gdn.verify_exact if is_walk else gdn.verify_block
-        groups = gdn.head_groups(config.linear_key_head_dim, V)
-        squares = torch.empty(MAX_ROWS, HV, groups, dtype=torch.float32, device=y.device)
-        gate = HeadGate(z=z.view(-1, HV, V), weight=mixer.norm, squares=squares)
-        records = state.gdn_records(mixer.index)
-        rows = verify(
-            y[:, :C], a, b, mixer.weights, state.gdn(mixer.index), records, walk.rows, gate
+        device, before = walk.rows.device, state.gdn(mixer.index)
+        convolution = Convolution(
+            weight=mixer.weights.conv,
+            past=before.conv,
+            inputs=records.inputs,
+            mixed=torch.empty(MAX_ROWS, C, dtype=torch.float32, device=device),
         )
+        is_walk = self.mode == "exact" or walk.most_rows == 1
+        y = self._project(mixer.in_proj, walk, convolution if is_walk else None)
+        z, b, a = y[:, C : C + HV * V], *y[:, C + HV * V : C + HV * V + 2 * HV].chunk(2, dim=1)
+        groups = gdn.head_groups(config.linear_key_head_dim, V)
+        squares = torch.empty(MAX_ROWS, HV, groups, dtype=torch.float32, device=device)
+        gate = HeadGate(z=z.view(-1, HV, V), weight=mixer.norm, squares=squares)
+        rest = a, b, mixer.weights, before, records, walk.rows, gate
+        rows = gdn.walk(convolution.mixed, *rest) if is_walk else gdn.verify_block(y[:, :C], *rest)
         return Heads(rows=rows, squares=squares)
 
     def _attention(self, mixer: AttentionMixer, walk: "Walk") -> Tensor:
@@ -237,8 +244,11 @@ class FusedTarget:
             walk.rows,
         )
 
-    def _project(self, weight: Tensor, walk: "Walk") -> Tensor:
-        return product.project(self.buffers.stream, weight, walk.rows, self.config.rms_norm_eps)
+    def _project(
+        self, weight: Tensor, walk: "Walk", convolution: Convolution | None = None
+    ) -> Tensor:
+        eps = self.config.rms_norm_eps
+        return product.project(self.buffers.stream, weight, walk.rows, eps, convolution)
 
     def _route(self, number: int, moe: FusedMoe, walk: "Walk") -> None:
         steering = None

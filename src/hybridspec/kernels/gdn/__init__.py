@@ -15,6 +15,15 @@ from hybridspec.kernels.gdn.launches import (
     head_groups,
     verify_block,
     verify_exact,
+    walk,
 )
 
-__all__ = ["WIDTHS", "commit", "commit_block", "head_groups", "verify_block", "verify_exact"]
+__all__ = [
+    "WIDTHS",
+    "commit",
+    "commit_block",
+    "head_groups",
+    "verify_block",
+    "verify_exact",
+    "walk",
+]

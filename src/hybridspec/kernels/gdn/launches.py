@@ -4,6 +4,7 @@
 """Checks and launches of the GDN kernels; the docstrings say what differs from the references."""
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 import triton.language as tl
@@ -12,22 +13,21 @@ from torch import Tensor
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.gdn.block import block_kernel
 from hybridspec.kernels.gdn.commit import commit_kernel
-from hybridspec.kernels.gdn.exact import prepare_kernel, walk_kernel
+from hybridspec.kernels.gdn.exact import convolve_kernel, walk_kernel
+from hybridspec.kernels.gdn.rows import CONV
 from hybridspec.kernels.launch import INTERPRETED, ShapeError, check_tensor, overlaps
 from hybridspec.kernels.reference.gdn import GdnRecords, GdnState, GdnWeights
 from hybridspec.kernels.reference.norm import HeadGate
 
 WIDTHS = (16, 32, 64, 128, 256)
 """of keys and of values"""
-CONV = 4
 THIRD = tl.float32 if INTERPRETED else tl.bfloat16
-# H200, November 2026, 30 layers of the 35B shape at 16 rows, before heads were gated here
-PREPARE_ROWS, PREPARE_WARPS = 4, 4  # 58 us; 2 warps 63, 16 rows 76
+CONVOLVE_CHANNELS, CONVOLVE_ROWS, CONVOLVE_WARPS = 128, 4, 4
 # by K: 8 of 256 spill 104 bytes a thread
 WALK_COLUMNS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 4}
-# December 2026, chosen while the product behind it still found room beside it
-WALK_REGISTERS = 128
-WALK_LANES = 16  # 316 us with `prepare`, when the walk triggered after its wait; 32 lanes slower
+WALK_REGISTERS = 255  # H200, December 2026, 16 rows: 0.5 % of a pass before 168, 4 % before 128
+WALK_LANES = 16  # 32 are slower
+# H200, November 2026, 30 layers of the 35B shape at 16 rows, before heads were gated here
 BLOCK_COLUMNS, BLOCK_WARPS = 32, 8  # 158 us; with bf16 halves 155, 64 columns 194, 4 warps 197
 EXACT_COMMIT_COLUMNS, EXACT_COMMIT_WARPS = 8, 1  # 69 us; 32 columns and 4 warps 73
 BLOCK_COMMIT_COLUMNS, BLOCK_COMMIT_WARPS = 16, 2  # 45 us; 32 columns 45 to 48, 64 columns 79
@@ -58,33 +58,64 @@ def verify_exact(
     rows: Tensor,
     gate: HeadGate | None = None,
 ) -> Tensor:
-    """Row by row; outputs [..., N, HV, V] in qkv's dtype, undefined from `rows` on.
+    """Row by row, in two launches; outputs [..., N, HV, V] in qkv's dtype, stale from `rows` on.
 
     With a gate they are gated; its squares come in groups of WALK_COLUMNS[K] columns.
     """
-    sizes = _check(qkv, a, b, weights, state, records, rows)
-    B, N, H, HV, K, V = (getattr(sizes, name) for name in ("B", "N", "H", "HV", "K", "V"))
-    device, modes = qkv.device, _modes(qkv, records)
-    queries = torch.empty(B, N, H, K, dtype=torch.float32, device=device)
-    values = torch.empty(B, N, HV, V, dtype=torch.float32, device=device)
-    gates = torch.empty(B, N, HV, 2, dtype=torch.float32, device=device)
-    y = torch.empty(*qkv.shape[:-1], HV, V, dtype=qkv.dtype, device=device)
-    block_n, columns = min(PREPARE_ROWS, N), WALK_COLUMNS[K]
-    gating = _gate(gate, y, columns)
-    prepare_kernel[2 * H + HV, N // block_n, B](
-        qkv, a, b, weights.conv, weights.decay_rate, weights.dt_bias, state.conv, rows,
-        records.inputs, queries, values, gates, records.keys, records.log_decays,
-        **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_N=block_n, **modes,
-        num_warps=PREPARE_WARPS,
+    sizes = _check(qkv, a, b, weights, state, records, rows, qkv.dtype)
+    B, N, C = sizes.B, sizes.N, sizes.C
+    y, gating = _outputs(a, sizes, gate)
+    mixed = torch.empty(qkv.shape, dtype=torch.float32, device=qkv.device)
+    block_n, block_c = min(CONVOLVE_ROWS, N), gcd(CONVOLVE_CHANNELS, C)
+    convolve_kernel[C // block_c, N // block_n, B](
+        qkv, weights.conv, state.conv, rows, records.inputs, mixed,
+        N=N, C=C, **_strides("X", qkv), BLOCK_N=block_n, BLOCK_C=block_c, CONV=CONV,
+        **_modes(qkv, records), num_warps=CONVOLVE_WARPS,
     )  # fmt: skip
-    walk_kernel[V // columns, HV, B](
-        state.recurrent, rows, queries, records.keys, values, gates, y, records.updates,
-        **gating,
-        H=H, HV=HV, K=K, V=V, N=N, BLOCK_V=columns, LANES_K=WALK_LANES,
-        OVERLAPS=modes["OVERLAPS"], launch_pdl=modes["launch_pdl"], num_warps=1,
-        maxnreg=WALK_REGISTERS,
-    )  # fmt: skip
+    _walk(mixed, a, b, weights, state, records, rows, sizes, y, gating)
     return y
+
+
+def walk(
+    mixed: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: GdnWeights,
+    state: GdnState,
+    records: GdnRecords,
+    rows: Tensor,
+    gate: HeadGate | None = None,
+) -> Tensor:
+    """verify_exact behind the convolution, in one launch; outputs in the dtype of a.
+
+    mixed [..., N, C] float32, contiguous
+    """
+    sizes = _check(mixed, a, b, weights, state, records, rows, a.dtype)
+    check_tensor("mixed", mixed, tuple(mixed.shape), torch.float32)
+    y, gating = _outputs(a, sizes, gate)
+    _walk(mixed, a, b, weights, state, records, rows, sizes, y, gating)
+    return y
+
+
+def _walk(
+    mixed: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: GdnWeights,
+    state: GdnState,
+    records: GdnRecords,
+    rows: Tensor,
+    sizes: _Sizes,
+    y: Tensor,
+    gating: dict[str, Tensor | int],
+) -> None:
+    columns, overlapping = WALK_COLUMNS[sizes.K], overlaps(mixed.device)
+    walk_kernel[sizes.V // columns, sizes.HV, sizes.B](
+        state.recurrent, rows, mixed, a, b, weights.decay_rate, weights.dt_bias, y,
+        records.updates, records.keys, records.log_decays, **gating,
+        **sizes.of_layer(), **_strides("A", a), BLOCK_V=columns, LANES_K=WALK_LANES,
+        OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1, maxnreg=WALK_REGISTERS,
+    )  # fmt: skip
 
 
 def verify_block(
@@ -101,7 +132,7 @@ def verify_block(
 
     N = MAX_ROWS. With a gate they are gated; its squares come in groups of WALK_COLUMNS[K] columns.
     """
-    sizes = _check(qkv, a, b, weights, state, records, rows)
+    sizes = _check(qkv, a, b, weights, state, records, rows, qkv.dtype)
     if sizes.N != MAX_ROWS:
         raise ShapeError(f"a block is verified in {MAX_ROWS} rows; qkv holds {sizes.N}: pad it.")
     columns = min(BLOCK_COLUMNS, sizes.V)
@@ -115,8 +146,8 @@ def verify_block(
         state.conv, state.recurrent, rows,
         y, records.inputs, records.updates, records.keys, records.log_decays, scratch,
         **_gate(gate, y, WALK_COLUMNS[sizes.K]), GROUP=min(columns, WALK_COLUMNS[sizes.K]),
-        **sizes.of_layer(), CONV=CONV, **_strides(qkv, a), BLOCK_V=columns, THIRD=THIRD,
-        **_modes(qkv, records), num_warps=BLOCK_WARPS,
+        **sizes.of_layer(), CONV=CONV, **_strides("X", qkv), **_strides("A", a),
+        BLOCK_V=columns, THIRD=THIRD, **_modes(qkv, records), num_warps=BLOCK_WARPS,
     )  # fmt: skip
     return y
 
@@ -190,13 +221,17 @@ def _modes(qkv: Tensor, records: GdnRecords) -> dict[str, bool]:
     }
 
 
-def _strides(qkv: Tensor, a: Tensor) -> dict[str, int]:
-    return {
-        "X_ROW": qkv.stride(-2),
-        "X_ITEM": qkv.stride(0) if qkv.dim() == 3 else 0,
-        "A_ROW": a.stride(-2),
-        "A_ITEM": a.stride(0) if a.dim() == 3 else 0,
-    }
+def _strides(letter: str, x: Tensor) -> dict[str, int]:
+    """Of rows, and of requests if there are several."""
+    return {f"{letter}_ROW": x.stride(-2), f"{letter}_ITEM": x.stride(0) if x.dim() == 3 else 0}
+
+
+def _outputs(
+    a: Tensor, sizes: _Sizes, gate: HeadGate | None
+) -> tuple[Tensor, dict[str, Tensor | int]]:
+    """Empty outputs, and the walk's arguments for their gate."""
+    y = torch.empty(*a.shape, sizes.V, dtype=a.dtype, device=a.device)
+    return y, _gate(gate, y, WALK_COLUMNS[sizes.K])
 
 
 def _check(
@@ -207,8 +242,9 @@ def _check(
     state: GdnState,
     records: GdnRecords,
     rows: Tensor,
+    dtype: torch.dtype,
 ) -> _Sizes:
-    """Raises ShapeError that names what does not fit."""
+    """dtype: of the convolution's inputs. Raises ShapeError that names what does not fit."""
     HV, K, V = state.recurrent.shape[-3:]
     N, H, items = qkv.shape[-2], records.keys.shape[-2], tuple(qkv.shape[:-2])
     C = 2 * H * K + HV * V
@@ -226,15 +262,15 @@ def _check(
         **_of_records(records, items, (N, H, HV, K, V)),
     )
     _check_rows(rows, HV, H)
-    if N % PREPARE_ROWS and N not in (1, 2):
+    if N % CONVOLVE_ROWS and N not in (1, 2):
         raise ShapeError(f"qkv holds {N} rows; the kernels take 1, 2 or multiples of 4: pad it.")
     if a.stride() != b.stride() or qkv.stride(-1) != 1 or a.stride(-1) != 1:
         raise ShapeError("qkv, a and b must be contiguous along a row, a and b laid out alike.")
     if not weights.conv.is_contiguous():
         raise ShapeError("weights_conv must be contiguous.")
-    if state.conv.dtype != qkv.dtype:
-        raise ShapeError(f"state_conv must be {qkv.dtype} as qkv is, got {state.conv.dtype}.")
-    _check_records(records, qkv.dtype)
+    if state.conv.dtype != dtype:
+        raise ShapeError(f"state_conv must be {dtype} as its inputs are, got {state.conv.dtype}.")
+    _check_records(records, dtype)
     _check_state(state.conv, state.recurrent)
     return _Sizes(B=rows.numel(), N=N, H=H, HV=HV, K=K, V=V, C=C)
 

@@ -10,6 +10,9 @@ where a division takes ten, and as exact.
 import triton
 import triton.language as tl
 
+CONV = 4
+"""taps of a convolution"""
+
 
 @triton.jit
 def sigmoid(x):
@@ -37,6 +40,43 @@ def tap(
     place = time - BACK
     before = past + (place + CONV - 1)[:, None] * C
     return tl.load(tl.where((place < 0)[:, None], before, x + place[:, None] * X_ROW) + channels)
+
+
+@triton.jit
+def load_past(weight, past, row, channel, C: tl.constexpr):
+    """Taps [W, 1] of a convolution of four, oldest first, and what rows [1, R] need of its past.
+
+    The latter [W, R] for 3, 2 and 1 rows back, zero where that row is one of the block.
+    """
+    at = past + row * C + channel
+    x3 = tl.load(at, mask=row < 3, other=0.0).to(tl.float32)
+    x2 = tl.load(at + C, mask=row < 2, other=0.0).to(tl.float32)
+    x1 = tl.load(at + 2 * C, mask=row < 1, other=0.0).to(tl.float32)
+    w3, w2 = tl.load(weight + channel), tl.load(weight + C + channel)
+    w1, w0 = tl.load(weight + 2 * C + channel), tl.load(weight + 3 * C + channel)
+    return x3, x2, x1, w3, w2, w1, w0
+
+
+@triton.jit
+def _back(x, before, BACK: tl.constexpr):
+    """Rows [W, 8] that stand BACK places before those of x, the first of them in `before`."""
+    row = tl.arange(0, 8)[None, :] + tl.zeros_like(x).to(tl.int32)
+    place = (row + 8 - BACK) % 8
+    return tl.where(row < BACK, tl.gather(before, place, 1), tl.gather(x, place, 1))
+
+
+@triton.jit
+def convolve_eight(x, before, of_past, is_later):
+    """Eight rows [W, 8] after convolution and SiLU; before: the eight before them, if is_later.
+
+    of_past: by `load_past`, for the first eight.
+    """
+    p3, p2, p1, w3, w2, w1, w0 = of_past
+    row = tl.arange(0, 8)[None, :]
+    x3 = tl.where((row < 3) & (not is_later), p3, _back(x, before, 3))
+    x2 = tl.where((row < 2) & (not is_later), p2, _back(x, before, 2))
+    x1 = tl.where((row < 1) & (not is_later), p1, _back(x, before, 1))
+    return convolve4(x3, x2, x1, x, w3, w2, w1, w0)
 
 
 @triton.jit

@@ -72,7 +72,7 @@ def experts_onto(
     norm: Tensor,
     taps: Tensor | None = None,
 ) -> None:
-    """Add the chosen experts' and the shared one's outputs to the stream; list those experts.
+    """Add the outputs of the listed experts, the shared one among them, to the stream.
 
     gate_up [E + pieces, 2I, D]  float, gate rows first; behind E the shared expert, in pieces of I
     down    [E + pieces, D, I]   float
@@ -80,17 +80,11 @@ def experts_onto(
     norm    [D]                  float: weight of the norm that reads the stream next
     taps    [MAX_ROWS, D]        float, a column block of a wider tensor: the new rows go there
     """
-    n, E = int(rows), routing.experts
-    shared = torch.arange(E, E + routing.pieces, device=routing.ids.device)
-    listed = torch.cat((shared, routing.ids[:n].unique()))  # sorted
-    routing.chosen[: len(listed)] = listed.to(torch.int32)
-    routing.count.fill_(len(listed))
+    n = int(rows)
     h = stream.residual[:n].clone()
     x = stream.scaled[:n].to(h.dtype) * routing.scale[:n, None]
-    for expert in listed.tolist():
-        is_mine = routing.ids[:n] == expert
-        share = torch.where(is_mine, routing.weights[:n], 0.0).sum(1)
-        share = routing.shared[:n] if expert >= E else share
+    for expert in routing.chosen[: int(routing.count)].tolist():
+        share = routing.shares[:n, expert]
         gate, up = F.linear(x, gate_up[expert].to(x.dtype)).chunk(2, dim=1)
         h += F.linear(share[:, None] * silu(gate) * up, down[expert].to(x.dtype))
     write(stream, h, norm)

@@ -63,6 +63,20 @@ class GdnRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A GDN layer's convolution, as the in-projection applies it to its first C columns."""
+
+    weight: Tensor
+    """[CONV, C]: of GdnWeights"""
+    past: Tensor
+    """[CONV - 1, C]: of GdnState"""
+    inputs: Tensor
+    """[MAX_ROWS, C], written: of GdnRecords"""
+    mixed: Tensor
+    """[MAX_ROWS, C] float32, written: after convolution and SiLU"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GdnRows:
     """Rows after convolution, norms and gates."""
 
@@ -86,8 +100,11 @@ def prepare(qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnSt
     qkv  [N, C]    float: queries of all heads, then keys, then values
     a, b [N, HV]   float
     """
+    return _of_mixed(convolve(qkv, weights.conv, state.conv), a, b, weights, state)
+
+
+def _of_mixed(mixed: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState) -> GdnRows:
     HV, K, V = state.recurrent.shape
-    mixed = _convolve(qkv, weights.conv, state.conv)
     H = (mixed.shape[1] - HV * V) // (2 * K)
     q, k, v = mixed.split((H * K, H * K, HV * V), dim=1)
     keys = l2_norm(k.reshape(-1, H, K))
@@ -121,9 +138,27 @@ def verify_exact(
     if qkv.dim() == 3:
         assert gate is None, "a gate takes rows of one request"
         return _each(verify_exact, qkv, a, b, weights, state, records, rows)
+    records.inputs[: len(qkv)] = qkv
+    return walk(convolve(qkv, weights.conv, state.conv), a, b, weights, state, records, rows, gate)
+
+
+def walk(
+    mixed: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: GdnWeights,
+    state: GdnState,
+    records: GdnRecords,
+    rows: Tensor,
+    gate: HeadGate | None = None,
+) -> Tensor:
+    """verify_exact behind the convolution; the records' inputs are the convolution's to write.
+
+    mixed [N, C]   float: queries of all heads, then keys, then values, after SiLU
+    """
     if gate is not None:
-        return gate_heads(verify_exact(qkv, a, b, weights, state, records, rows), gate, rows)
-    x = prepare(qkv, a, b, weights, state)
+        return gate_heads(walk(mixed, a, b, weights, state, records, rows), gate, rows)
+    x = _of_mixed(mixed, a, b, weights, state)
     decays = x.log_decay.exp()
     memory = state.recurrent
     y = torch.zeros_like(x.v)
@@ -134,7 +169,7 @@ def verify_exact(
         updates[row] = x.beta[row, :, None] * (x.v[row] - known)
         memory = _write(memory, x.k[row], updates[row])
         y[row] = _read(memory, x.q[row])
-    _record(records, qkv, x, updates)
+    _record(records, x, updates)
     return y
 
 
@@ -163,7 +198,8 @@ def verify_block(
         return qkv.new_zeros(len(qkv), *state.recurrent.shape[::2])
     x = prepare(qkv[:n], a[:n], b[:n], weights, state)
     y, updates, _ = _delta_block(x, state.recurrent)
-    _record(records, qkv[:n], x, updates)
+    records.inputs[:n] = qkv[:n]
+    _record(records, x, updates)
     return y if n == len(qkv) else torch.cat((y, y.new_zeros(len(qkv) - n, *y.shape[1:])))
 
 
@@ -257,7 +293,8 @@ def _keep_inputs(conv: Tensor, records: GdnRecords, rows: Tensor) -> None:
     conv.copy_(torch.cat((conv, records.inputs[:, : int(rows)]), dim=1)[:, -kept:])
 
 
-def _convolve(x: Tensor, weight: Tensor, past: Tensor) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, past: Tensor) -> Tensor:
+    """Inputs [N, C] after convolution and SiLU: weight [CONV, C], past [CONV - 1, C]."""
     window = torch.cat((past, x))
     N = x.shape[0]
     total = window[:N] * weight[0]
@@ -294,9 +331,8 @@ def _delta_block(x: GdnRows, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y.transpose(0, 1), updates.transpose(0, 1), after
 
 
-def _record(records: GdnRecords, qkv: Tensor, x: GdnRows, updates: Tensor) -> None:
-    N = qkv.shape[0]
-    records.inputs[:N] = qkv
+def _record(records: GdnRecords, x: GdnRows, updates: Tensor) -> None:
+    N = updates.shape[0]
     records.keys[:N] = x.keys
     records.updates[:N] = updates
     records.log_decays[:N] = x.log_decay

@@ -11,18 +11,31 @@ from torch.nn import functional as F
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference.activation import silu
+from hybridspec.kernels.reference.gdn import Convolution, convolve
 from hybridspec.kernels.reference.norm import Heads
 from hybridspec.kernels.reference.stream import Stream, normed, write
 
 
-def project(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:
+def project(
+    stream: Stream,
+    weight: Tensor,
+    rows: Tensor,
+    eps: float,
+    convolution: Convolution | None = None,
+) -> Tensor:
     """The stream's norm times a weight.
 
     weight [M, D]   float, M a multiple of 16
     rows   []       int32, 1..MAX_ROWS
-    returns [MAX_ROWS, M] in the weight's dtype
+    returns [MAX_ROWS, M] in the weight's dtype; with a convolution its columns are undefined: they
+    go to `inputs` and `mixed`
     """
-    return _padded(_times(normed(stream, rows, eps), weight), weight.dtype)
+    y = _padded(_times(normed(stream, rows, eps), weight), weight.dtype)
+    if convolution is not None:
+        of, n = convolution, int(rows)
+        of.inputs[:n] = y[:n, : of.weight.shape[1]].to(of.inputs.dtype)
+        of.mixed[:n] = convolve(of.inputs[:n], of.weight, of.past).to(of.mixed.dtype)
+    return y
 
 
 def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> Tensor:

@@ -24,8 +24,9 @@ class Routing:
     """[MAX_ROWS, k] int32: experts of each row, best first"""
     weights: Tensor
     """[MAX_ROWS, k] float32: their shares"""
-    shared: Tensor
-    """[MAX_ROWS] float32: share of the shared expert"""
+    shares: Tensor
+    """[MAX_ROWS, E + pieces] float32: the same by expert, the shared one's behind them; 0 where
+    not chosen"""
     scale: Tensor
     """[MAX_ROWS] float32: what makes the stream's scaled rows its norm"""
     words: Tensor
@@ -36,7 +37,9 @@ class Routing:
     chosen: Tensor
     """[E + pieces] int32: the shared expert, of index E, then all that any row chose, rising"""
     count: Tensor
-    """[] int32: how many those are; both are written where the experts run"""
+    """[] int32: how many those are"""
+    arrived: Tensor
+    """[] int32: programs of a launch that have summed their part; 0 between launches"""
     pieces: int = 1
     """as how many experts the shared one counts, E, E + 1, ...: it may be wider than the others"""
     sums_to_one: bool = True
@@ -69,12 +72,13 @@ class Routing:
         return cls(
             ids=zeros(MAX_ROWS, k),
             weights=zeros(MAX_ROWS, k, dtype=torch.float32),
-            shared=zeros(MAX_ROWS, dtype=torch.float32),
+            shares=zeros(MAX_ROWS, E + pieces, dtype=torch.float32),
             scale=zeros(MAX_ROWS, dtype=torch.float32),
             words=zeros(MAX_ROWS, 32),
             logits=zeros(MAX_ROWS, parts, E + 1, dtype=torch.float32),
             chosen=zeros(E + pieces),
             count=zeros(),
+            arrived=zeros(),
             pieces=pieces,
             sums_to_one=sums_to_one,
         )
@@ -98,7 +102,7 @@ def route_stream(
     routing: Routing,
     steering: Steering | None = None,
 ) -> None:
-    """Route the stream's norm; writes ids, weights, shared, scale and words of `routing`.
+    """Route the stream's norm; writes all of `routing` but its logits.
 
     weight [E + 1, D]   float: the router, then the shared expert's gate
     rows   []           int32, 1..MAX_ROWS
@@ -113,11 +117,25 @@ def route_stream(
         allowed = torch.full_like(allowed, -torch.inf).scatter(1, table, allowed.gather(1, table))
     ids = route(allowed, k)[0]
     shares = logits[:, :E].softmax(-1).gather(1, ids)
-    routing.ids[:n] = ids.to(torch.int32)
-    routing.weights[:n] = shares / shares.sum(-1, keepdim=True) if routing.sums_to_one else shares
+    shares = shares / shares.sum(-1, keepdim=True) if routing.sums_to_one else shares
+    routing.ids[:n], routing.weights[:n] = ids.to(torch.int32), shares
     routing.words[:n] = words_of(ids, E)
-    routing.shared[:n] = sigmoid(logits[:, E])
+    routing.shares[:n, :E] = torch.zeros_like(logits[:, :E]).scatter(1, ids, shares)
+    routing.shares[:n, E:] = sigmoid(logits[:, E:])
     routing.scale[:n] = torch.rsqrt(stream.squares[:n].sum(1) / x.shape[1] + eps)
+    relist(routing, rows)
+
+
+def relist(routing: Routing, rows: Tensor) -> None:
+    """List the experts of the first `rows` rows, fewer than were routed: chosen and count.
+
+    rows [] int32, 1..rows that were routed
+    """
+    E = routing.experts
+    shared = torch.arange(E, E + routing.pieces, device=routing.ids.device)
+    listed = torch.cat((shared, routing.ids[: int(rows)].unique()))  # sorted
+    routing.chosen[: len(listed)] = listed.to(torch.int32)
+    routing.count.fill_(len(listed))
 
 
 def words_of(ids: Tensor, E: int) -> Tensor:
