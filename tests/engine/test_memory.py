@@ -3,6 +3,7 @@
 """What a pair will take is known before it is loaded, and what does not fit is not begun."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -177,7 +178,8 @@ def test_more_positions_than_the_model_has_are_not_asked_for(pairs):
 
 def test_loading_needs_room_for_a_layer_more(pairs):
     pair = pairs[0]
-    assert pair.loading() == max(held_bytes(layer) for layer in pair.target.layers)
+    parts = [*pair.target.layers, pair.target.embedding]
+    assert pair.loading() == max(held_bytes(part) for part in parts)
     grown = Memory(target=Wide(pair.target), drafter=None, device=CUDA)
     assert grown.needed(1) == sum(grown.weights().values()) + (1 << 40)
 
@@ -187,6 +189,7 @@ class Wide:
 
     def __init__(self, target):
         self.config, self.empty_state = target.config, target.empty_state
+        self.embedding = target.embedding
         self.layers = (torch.empty(1 << 40, dtype=torch.uint8, device="meta"),)
 
 
@@ -238,7 +241,7 @@ def test_a_context_that_is_no_count_is_refused(bad):
 def test_a_request_that_does_not_fit_is_refused_and_a_shorter_one_decodes(tiny_pair, monkeypatch):
     target, draft = tiny_pair
     llm = LLM(target, draft_model=draft, policy="plain")
-    known = llm.pair.memory
+    known = replace(llm.pair.memory, drafter=None)  # plain decoding keeps no context of its own
     short_of(monkeypatch, known.needed(100, is_loaded=True))
     with pytest.raises(OptionError) as caught:
         llm.generate("x" * 20, SamplingParams(max_new_tokens=300))

@@ -204,7 +204,8 @@ class LLM:
         positions = target.config.max_position_embeddings
         # the last emitted token is never read, so it may stand one past the positions
         budget = min(params.max_new_tokens, positions - len(prompt_ids) + 1)
-        self.pair.memory.check(len(prompt_ids) + budget, free_bytes(self.device), is_loaded=True)
+        memory = replace(self.pair.memory, drafter=None) if is_plain else self.pair.memory
+        memory.check(len(prompt_ids) + budget, free_bytes(self.device), is_loaded=True)
         request = start(
             prompt_ids,
             target=target,

@@ -170,20 +170,20 @@ def load_pair(
     found = Checkpoint.found(model, draft_model, needs_drafter=needs_drafter)
     memory = found.memory(mode, device)
     memory.check(max_context, free_bytes(device))
-    names = {"target": fingerprint(found.directory)}
-    if device.type == "cuda":
-        target, drafter = found.fused(mode, Staged(device, CUDA_DTYPE), progress)
-        torch.cuda.empty_cache()  # what the packed layers were read into
-    else:
-        target, drafter = found.plain(mode, Widened(device), progress)
     tokenizer = Tokenizer(
         found.directory,
         vocab_size=found.config.vocab_size,
         eos_in_config=found.config.eos_token_ids,
     )
+    names = {"target": fingerprint(found.directory)}
     if found.draft_directory is not None:
         _check_tokenizers(found.directory, found.draft_directory)
         names["drafter"] = fingerprint(found.draft_directory)
+    if device.type == "cuda":
+        target, drafter = found.fused(mode, Staged(device, CUDA_DTYPE), progress)
+        torch.cuda.empty_cache()  # what the packed layers were read into
+    else:
+        target, drafter = found.plain(mode, Widened(device), progress)
     return Pair(
         target=target,
         tokenizer=tokenizer,

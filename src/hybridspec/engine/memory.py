@@ -66,8 +66,11 @@ class Memory:
         }
 
     def loading(self) -> int:
-        """Most bytes beside the weights while they are loaded: the largest layer, once more."""
-        return max(held_bytes(layer) for layer in self.target.layers)
+        """Most bytes beside the weights while they are loaded: a layer or an embedding once more.
+
+        The embedding is what a head, or a drafter's copy, is compared with.
+        """
+        return max(map(held_bytes, (*self.target.layers, self.target.embedding)))
 
     def parts(self, positions: int) -> dict[str, int]:
         """All that is held at work, by what it is for."""
