@@ -204,8 +204,7 @@ class LLM:
         positions = target.config.max_position_embeddings
         # the last emitted token is never read, so it may stand one past the positions
         budget = min(params.max_new_tokens, positions - len(prompt_ids) + 1)
-        memory = replace(self.pair.memory, drafter=None) if is_plain else self.pair.memory
-        memory.check(len(prompt_ids) + budget, free_bytes(self.device), is_loaded=True)
+        self._check_room(len(prompt_ids) + budget)
         request = start(
             prompt_ids,
             target=target,
@@ -227,6 +226,13 @@ class LLM:
                 device=self.device,
             )
         return rounds
+
+    def _check_room(self, positions: int) -> None:
+        """Raise OptionError where the states of a request do not fit into what is free."""
+        memory = self.pair.memory
+        if self.options.policy == "plain":
+            memory = replace(memory, drafter=None)
+        memory.check(positions, free_bytes(self.device), is_loaded=True)
 
     def _measure(self, rounds: Rounds) -> Latency:
         latency = measure(rounds, self.block_size)
