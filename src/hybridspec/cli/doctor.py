@@ -24,13 +24,20 @@ def doctor(
             not given, which need not fit.
         device: Whose memory: auto takes a CUDA device if there is one.
     """
+    EngineOptions(device=device)
+    if max_context is not None:
+        check_context(max_context)
+    _show_installation()
+    if model is not None or draft_model is not None or max_context is not None:
+        _show_memory(model, draft_model, max_context, device)
+    return 0
+
+
+def _show_installation() -> None:
     from hybridspec.bench.circumstances import commit, versions
     from hybridspec.engine.cache import cache_dir
     from hybridspec.models import embedded
 
-    EngineOptions(device=device)
-    if max_context is not None:
-        check_context(max_context)
     print("versions")
     for name, number in versions().items():
         print(f"  {name:12} {number}")
@@ -47,9 +54,6 @@ def doctor(
     print(f"cache {cache_dir()}")
     for line in _files(cache_dir()):
         print(f"  {line}")
-    if model is not None or max_context is not None:
-        _show_memory(model, draft_model, max_context, device)
-    return 0
 
 
 def _show_memory(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WORKSPACE = {"cuda": 1 << 30, "cpu": 1 << 28}
 """bytes allowed by device type for all that is not counted: a piece of a prompt on its way, scratch
-of launches, recorded graphs"""
+of launches, recorded graphs; a guess, not measured"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
