@@ -34,6 +34,8 @@ class FakeLLM:
         device="auto",
         acceptance=None,
         latency=None,
+        max_context=1,
+        progress=None,
     ):
         self.options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
 

@@ -130,6 +130,7 @@ def _load(options: DecodeOptions) -> dict[Arm, LLM]:
         device=options.device,
         acceptance=options.acceptance,
         latency=options.latency,
+        max_context=options.max_new_tokens,
     )
     check_names(drafted, base.block_size, options)
     return {

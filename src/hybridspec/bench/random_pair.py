@@ -23,6 +23,7 @@ from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loop import start
 from hybridspec.engine.measure import measure
+from hybridspec.engine.memory import Memory, free_bytes
 from hybridspec.engine.round import Request
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fused import FusedTarget
@@ -78,9 +79,10 @@ class RandomPair:
 
     @classmethod
     def made(cls, shape: Shape, scene: Scene, device: torch.device) -> "RandomPair":
-        """Random weights, bfloat16 on CUDA; reads the prompt."""
+        """Random weights, bfloat16 on CUDA; reads the prompt. Raises OptionError without room."""
         config, positions = shape.target, scene.positions
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        check_memory(shape, scene, device, dtype)
         target = random_target(
             config,
             mode=scene.mode,
@@ -177,6 +179,21 @@ def check_fit(shape: Shape, scene: Scene) -> None:
             f"{scene.positions} positions, shape {shape.name} has "
             f"{config.max_position_embeddings}: lower one of them."
         )
+
+
+def check_memory(shape: Shape, scene: Scene, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise OptionError where a pair of this shape and its request do not fit into memory."""
+    target = random_target(
+        shape.target,
+        mode=scene.mode,
+        taps=shape.drafter.target_layer_ids,
+        device=torch.device("meta"),
+        dtype=dtype,
+        positions=scene.positions,
+    )
+    drafter = random_drafter(shape.drafter, target, positions=scene.positions)
+    memory = Memory(target=target, drafter=drafter, device=device)
+    memory.check(scene.context + scene.max_new_tokens, free_bytes(device))
 
 
 def _steered(config: TargetConfig, scene: Scene, device: torch.device) -> Tensor | None:

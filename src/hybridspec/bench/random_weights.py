@@ -27,7 +27,8 @@ class Draw:
 
     def __init__(self, dtype: torch.dtype, device: torch.device, seed: int) -> None:
         self.dtype, self.device = dtype, device
-        self.generator = torch.Generator(device).manual_seed(seed)
+        host = "cpu" if device.type == "meta" else device  # an outline draws nothing
+        self.generator = torch.Generator(host).manual_seed(seed)
 
     def matrix(self, *size: int, spread: float = SPREAD) -> Tensor:
         """Gaussian numbers."""

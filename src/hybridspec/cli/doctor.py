@@ -1,13 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""`hybridspec doctor`: what is installed, and what runs here."""
+"""`hybridspec doctor`: what is installed, what runs here, and does a pair fit into memory."""
 
 import pkgutil
 from pathlib import Path
 
+from hybridspec.core.options import DeviceName, EngineOptions, check_context
 
-def doctor() -> int:
-    """Print versions, device, operations, the embedded pair and the files of the cache."""
+
+def doctor(
+    *,
+    model: str | None = None,
+    draft_model: str | None = None,
+    max_context: int | None = None,
+    device: DeviceName = "auto",
+) -> int:
+    """Print versions, device, operations, memory, the embedded pair and the files of the cache.
+
+    Args:
+        model: Checkpoint directory or hub id of the target; the embedded pair if not given.
+        draft_model: Checkpoint directory or hub id of the drafter that belongs to the target.
+        max_context: Positions, prompt and new tokens, to make room for; all the target has if
+            not given, which need not fit.
+        device: Whose memory: auto takes a CUDA device if there is one.
+    """
+    EngineOptions(device=device)
+    if max_context is not None:
+        check_context(max_context)
+    _show_installation()
+    if model is not None or draft_model is not None or max_context is not None:
+        _show_memory(model, draft_model, max_context, device)
+    return 0
+
+
+def _show_installation() -> None:
     from hybridspec.bench.circumstances import commit, versions
     from hybridspec.engine.cache import cache_dir
     from hybridspec.models import embedded
@@ -28,7 +54,30 @@ def doctor() -> int:
     print(f"cache {cache_dir()}")
     for line in _files(cache_dir()):
         print(f"  {line}")
-    return 0
+
+
+def _show_memory(
+    model: str | None, draft_model: str | None, max_context: int | None, name: DeviceName
+) -> None:
+    """Print what a pair takes; raises OptionError, after the table, where it does not fit."""
+    from hybridspec.core import device as devices
+    from hybridspec.engine.loading import Checkpoint
+    from hybridspec.engine.memory import free_bytes, gibibytes
+
+    device = devices.pick(name)
+    found = Checkpoint.found(model, draft_model, needs_drafter=False)
+    memory, free = found.memory("exact", device), free_bytes(device)
+    positions = min(max_context or memory.positions, memory.positions)
+    parts = memory.parts(positions)
+    print(f"memory for {positions} positions on {device.type}, estimated; nothing is loaded")
+    for part, size in parts.items():
+        print(f"  {part:18} {gibibytes(size):>12}")
+    print(f"  {'together':18} {gibibytes(sum(parts.values())):>12}")
+    print(f"  {'to load and run':18} {gibibytes(memory.needed(positions)):>12}")
+    if free is not None:
+        print(f"  {'free':18} {gibibytes(free):>12}")
+        print(f"  {'longest that fits':18} {memory.longest(free):>8} positions")
+    memory.check(max_context or 1, free)
 
 
 def _devices() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from hybridspec.cli.loading import loading
 from hybridspec.cli.prompts import prompt_text
 from hybridspec.cli.screen import Screen, Silence, screen
 from hybridspec.cli.statistics import describe
@@ -67,16 +68,19 @@ def _stream(
 ) -> None:
     from hybridspec.engine.llm import LLM  # torch is loaded only when all flags are right
 
-    llm = LLM(
-        checkpoints.model,
-        draft_model=checkpoints.draft_model,
-        policy=options.policy,
-        length=options.length,
-        mode=options.mode,
-        device=options.device,
-        acceptance=checkpoints.acceptance,
-        latency=checkpoints.latency,
-    )
+    with loading() as progress:
+        llm = LLM(
+            checkpoints.model,
+            draft_model=checkpoints.draft_model,
+            policy=options.policy,
+            length=options.length,
+            mode=options.mode,
+            device=options.device,
+            acceptance=checkpoints.acceptance,
+            latency=checkpoints.latency,
+            max_context=params.max_new_tokens,
+            progress=progress,
+        )
     stream = llm.stream(text, params)
     seen.prompt(text)
     for chunk in stream:

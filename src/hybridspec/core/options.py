@@ -94,6 +94,12 @@ def check_length(length: int | None, block_size: int) -> None:
         )
 
 
+def check_context(positions: int) -> None:
+    """Raise OptionError unless this is a number of positions."""
+    if not _is_whole(positions) or positions < 1:
+        raise OptionError(f"max_context must be a whole number of at least 1, got {positions!r}.")
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
-import torch
-
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import (
@@ -18,13 +16,15 @@ from hybridspec.core.options import (
     Mode,
     PolicyName,
     SamplingParams,
+    check_context,
     check_length,
 )
 from hybridspec.core.records import Chunk, Completion
 from hybridspec.engine.graph import CapturedRounds
-from hybridspec.engine.loading import load_pair
+from hybridspec.engine.loading import Progress, load_pair
 from hybridspec.engine.loop import Tally, decode, start
 from hybridspec.engine.measure import measure
+from hybridspec.engine.memory import free_bytes
 from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
 from hybridspec.policy.drafting import Drafting
@@ -54,12 +54,18 @@ class LLM:
         device: DeviceName = "auto",
         acceptance: str | Path | None = None,
         latency: str | Path | None = None,
+        max_context: int = 1,
+        progress: Progress | None = None,
     ) -> None:
         """Load a checkpoint directory or hub id and its DFlash drafter, or the embedded pair.
 
         acceptance, latency: tables to use instead of those found beside the drafter and in the
-        cache. Raises HybridSpecError with what is wrong and what to do.
+        cache. max_context: positions (prompt and new tokens) that must fit into the device's
+        memory, checked before anything is loaded; each request is checked again. progress: told
+        what is read, its bytes so far, and all of them. Raises HybridSpecError with what is wrong
+        and what to do.
         """
+        check_context(max_context)
         options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
         if policy != "hybrid" and (acceptance is not None or latency is not None):
             name = "acceptance" if acceptance is not None else "latency"
@@ -68,10 +74,15 @@ class LLM:
                 f"give policy hybrid or leave {name} out."
             )
         found = devices.pick(device)
-        cpu = torch.device("cpu")  # a checkpoint is read here in float32, whatever decodes it
-        pair = load_pair(model, draft_model, needs_drafter=policy != "plain", mode=mode, device=cpu)
-        if found.type == "cuda":
-            pair = pair.fused(mode, found)
+        pair = load_pair(
+            model,
+            draft_model,
+            needs_drafter=policy != "plain",
+            mode=mode,
+            device=found,
+            max_context=max_context,
+            progress=progress,
+        )
         tables = Tables(
             pair=pair,
             mode=mode,
@@ -191,13 +202,15 @@ class LLM:
         drafter = None if is_plain else self.pair.drafter
         target = replace(self.pair.target, taps=()) if is_plain else self.pair.target
         positions = target.config.max_position_embeddings
+        # the last emitted token is never read, so it may stand one past the positions
+        budget = min(params.max_new_tokens, positions - len(prompt_ids) + 1)
+        self._check_room(len(prompt_ids) + budget)
         request = start(
             prompt_ids,
             target=target,
             drafter=drafter,
             stop_ids=self.pair.tokenizer.stop_ids,
-            # the last emitted token is never read, so it may stand one past the positions
-            budget=min(params.max_new_tokens, positions - len(prompt_ids) + 1),
+            budget=budget,
         )
         fixed = Fixed(self._rows(), device=self.device)
         kind = CapturedRounds if self.device.type == "cuda" else Rounds
@@ -213,6 +226,13 @@ class LLM:
                 device=self.device,
             )
         return rounds
+
+    def _check_room(self, positions: int) -> None:
+        """Raise OptionError where the states of a request do not fit into what is free."""
+        memory = self.pair.memory
+        if self.options.policy == "plain":
+            memory = replace(memory, drafter=None)
+        memory.check(positions, free_bytes(self.device), is_loaded=True)
 
     def _measure(self, rounds: Rounds) -> Latency:
         latency = measure(rounds, self.block_size)

@@ -15,10 +15,11 @@ trained with a window that ends at the anchor for every row, and run here, as in
 moves with the row.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,8 +33,9 @@ from hybridspec.kernels.reference.head import draft_head
 from hybridspec.kernels.reference.norm import rms_norm
 from hybridspec.kernels.reference.rotary import rotary_table, rotate, yarn_table
 from hybridspec.models.draft_config import SLIDING, DraftConfig
+from hybridspec.models.reading import TensorReader, Widened, host_of, same
 from hybridspec.models.target_config import TargetConfig
-from hybridspec.models.weights import Weights
+from hybridspec.models.weights import Progress, Weights
 
 RING_ROWS = 64
 """most tap rows that wait for injection while drafting rests"""
@@ -245,24 +247,82 @@ def _make_room(state: DraftState, end: int, reach: int) -> None:
     state.first = first
 
 
+L = TypeVar("L")
+"""a layer as it is kept"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftParts(Generic[L]):
+    """What a checkpoint holds of a drafter. Shapes as in Drafter."""
+
+    fc: Tensor
+    hidden_norm: Tensor
+    layers: tuple[L, ...]
+    norm: Tensor
+    rotary: Tensor
+
+
 def load_drafter(
-    directory: Path, *, config: DraftConfig, target: TargetConfig, embedding: Tensor, head: Tensor
+    directory: Path,
+    *,
+    config: DraftConfig,
+    target: TargetConfig,
+    embedding: Tensor,
+    head: Tensor,
+    read: TensorReader | None = None,
+    progress: Progress | None = None,
 ) -> Drafter:
-    """Read a drafter's tensors; raises CheckpointError if they fit neither config nor target."""
+    """Read a drafter's tensors; raises CheckpointError if they fit neither config nor target.
+
+    read: None: in float32, where the target's embedding is
+    """
+    parts = read_drafter(
+        directory,
+        config=config,
+        target=target,
+        embedding=embedding,
+        head=head,
+        read=read or Widened(embedding.device),
+        pack=lambda layer: layer,
+        progress=progress,
+    )
+    return Drafter(
+        config=config,
+        fc=parts.fc,
+        hidden_norm=parts.hidden_norm,
+        layers=parts.layers,
+        norm=parts.norm,
+        embedding=embedding,
+        head=head,
+        rotary=parts.rotary,
+    )
+
+
+def read_drafter(
+    directory: Path,
+    *,
+    config: DraftConfig,
+    target: TargetConfig,
+    embedding: Tensor,
+    head: Tensor,
+    read: TensorReader,
+    pack: Callable[[DraftLayer], L],
+    progress: Progress | None = None,
+) -> DraftParts[L]:
+    """The same, each layer packed before the next is read."""
     _check_fit(directory, config, target)
-    weights = Weights(directory, device=embedding.device, skip=_TRAINING_ONLY)
-    D = config.hidden_size
+    weights = Weights(directory, read=read, skip=_TRAINING_ONLY, progress=progress)
+    D, positions = config.hidden_size, target.max_position_embeddings + MAX_ROWS
     with weights.complete():
         _check_copies(weights, embedding, head)
-        return Drafter(
-            config=config,
+        return DraftParts(
             fc=weights.take("fc.weight", D, D * len(config.target_layer_ids)),
             hidden_norm=weights.take("hidden_norm.weight", D),
-            layers=tuple(_take_layer(weights, config, i) for i in range(config.num_hidden_layers)),
+            layers=tuple(
+                pack(_take_layer(weights, config, i)) for i in range(config.num_hidden_layers)
+            ),
             norm=weights.take("norm.weight", D),
-            embedding=embedding,
-            head=head,
-            rotary=_rotary(config, target.max_position_embeddings + MAX_ROWS, embedding.device),
+            rotary=_rotary(config, positions, host_of(read.device)).to(read.device),
         )
 
 
@@ -279,7 +339,7 @@ def _rotary(config: DraftConfig, positions: int, device: torch.device) -> Tensor
 def _check_copies(weights: Weights, embedding: Tensor, head: Tensor) -> None:
     """A drafter may carry the target's embedding and head along, but none of its own."""
     for name, theirs in (("embed_tokens.weight", embedding), ("lm_head.weight", head)):
-        if weights.has(name) and not torch.equal(weights.take(name, *theirs.shape), theirs):
+        if weights.has(name) and same(weights.take(name, *theirs.shape), theirs) is False:
             raise CheckpointError(
                 f"{weights.directory}: tensor {name!r} is not the target's; a drafter with an "
                 "embedding or head of its own is not supported: give the drafter that was trained "

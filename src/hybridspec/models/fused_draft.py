@@ -18,7 +18,7 @@ from hybridspec.kernels import attention, head, product, stream
 from hybridspec.kernels.reference.attention import PAGE
 from hybridspec.kernels.reference.stream import Stream
 from hybridspec.kernels.taps import keep_taps, pass_taps
-from hybridspec.models.dflash import Drafter, DraftLayer
+from hybridspec.models.dflash import Drafter, DraftLayer, DraftParts
 from hybridspec.models.draft_config import SLIDING, DraftConfig
 from hybridspec.models.fused_layers import Destination
 
@@ -80,19 +80,39 @@ class FusedDrafter:
     @classmethod
     def of(cls, drafter: Drafter, *, embedding: Tensor, head: Tensor) -> "FusedDrafter":
         """The same weights beside a fused target's embedding and head, in their dtype."""
-        config, dtype, device = drafter.config, head.dtype, head.device
-        to = Destination(device, dtype)
+        to = Destination(head.device, head.dtype)
+        parts = DraftParts(
+            fc=to(drafter.fc),
+            hidden_norm=drafter.hidden_norm.to(to.device),
+            layers=tuple(fuse_draft(layer, to) for layer in drafter.layers),
+            norm=drafter.norm.to(to.device),
+            rotary=drafter.rotary.to(to.device),
+        )
+        return cls.assembled(drafter.config, parts, embedding=embedding, head=head)
+
+    @classmethod
+    def assembled(
+        cls,
+        config: DraftConfig,
+        parts: DraftParts[FusedDraftLayer],
+        *,
+        embedding: Tensor,
+        head: Tensor,
+    ) -> "FusedDrafter":
+        """From what was read and packed already."""
+        dtype, device = head.dtype, head.device
+        queries = config.num_attention_heads * config.head_dim
         return cls(
             config=config,
-            fc=to(drafter.fc),
-            hidden_norm=drafter.hidden_norm.to(device),
-            context=to(torch.cat([layer.kv_proj for layer in drafter.layers])),
-            k_norms=to(torch.stack([layer.k_norm for layer in drafter.layers])),
-            layers=tuple(_fuse(layer, to) for layer in drafter.layers),
-            norm=drafter.norm.to(device),
+            fc=parts.fc,
+            hidden_norm=parts.hidden_norm,
+            context=torch.cat([layer.in_proj[queries:] for layer in parts.layers]),
+            k_norms=torch.stack([layer.k_norm for layer in parts.layers]),
+            layers=parts.layers,
+            norm=parts.norm,
             embedding=embedding,
             head=head,
-            rotary=drafter.rotary.to(device),
+            rotary=parts.rotary,
             tokens=torch.full((MAX_ROWS,), config.mask_token_id, device=device),
             rows=torch.tensor(config.block_size, dtype=torch.int32, device=device),
             stream=Stream.empty(config.hidden_size, dtype=dtype, device=device),
@@ -195,7 +215,8 @@ class FusedDrafter:
         product.project_onto(inner, layer.down, rows, own, following)
 
 
-def _fuse(layer: DraftLayer, to: Destination) -> FusedDraftLayer:
+def fuse_draft(layer: DraftLayer, to: Destination) -> FusedDraftLayer:
+    """A layer's weights packed, on their device."""
     return FusedDraftLayer(
         input_norm=layer.input_norm.to(to.device),
         in_proj=to(torch.cat((layer.q_proj, layer.kv_proj))),

@@ -8,8 +8,10 @@ who wrote the file, and anything that does not fit is refused by name.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,9 +22,10 @@ from hybridspec.kernels.reference.gdn import GdnWeights
 from hybridspec.kernels.reference.rotary import rotary_table
 from hybridspec.models import qwen3_5_moe, qwen3_next
 from hybridspec.models.operations import Operations
+from hybridspec.models.reading import TensorReader, Widened, host_of, same
 from hybridspec.models.target import AttentionMixer, GdnMixer, Layer, Mlp, Moe, Target
 from hybridspec.models.target_config import TargetConfig
-from hybridspec.models.weights import Weights
+from hybridspec.models.weights import Progress, Weights
 
 HEADS = {
     "model.language_model.": ("lm_head.weight",),
@@ -39,30 +42,88 @@ GDN_PROJECTIONS: dict[str, Callable[[Weights, TargetConfig, str], Tensor]] = {
 """by family: [C + HV V + 2 HV, D], queries, keys and values of all heads; z; b; a"""
 
 
+L = TypeVar("L")
+"""a layer as it is kept"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetParts(Generic[L]):
+    """What a checkpoint holds of a target. Shapes as in Target."""
+
+    taps: tuple[int, ...]
+    embedding: Tensor
+    layers: tuple[L, ...]
+    norm: Tensor
+    head: Tensor
+    rotary: Tensor
+
+
 def load_target(
-    directory: Path, *, operations: Operations, taps: tuple[int, ...], device: torch.device
+    directory: Path,
+    *,
+    operations: Operations,
+    taps: tuple[int, ...],
+    device: torch.device,
+    progress: Progress | None = None,
 ) -> Target:
     """Read a checkpoint directory; raises CheckpointError that names the field or tensor."""
-    config = TargetConfig.load(directory)
-    weights = Weights(directory, device=device, skip=NOT_RUN)
+    config, read = TargetConfig.load(directory), Widened(device)
+    return target_of(directory, config, operations, taps=taps, read=read, progress=progress)
+
+
+def target_of(
+    directory: Path,
+    config: TargetConfig,
+    operations: Operations,
+    *,
+    taps: tuple[int, ...],
+    read: TensorReader,
+    progress: Progress | None = None,
+) -> Target:
+    """The same by any reader: an Outline gives a target of shapes alone."""
+    parts = read_target(
+        directory, config, taps=taps, read=read, pack=lambda layer: layer, progress=progress
+    )
+    return Target(
+        config=config,
+        operations=operations,
+        taps=parts.taps,
+        embedding=parts.embedding,
+        layers=parts.layers,
+        norm=parts.norm,
+        head=parts.head,
+        rotary=parts.rotary,
+    )
+
+
+def read_target(
+    directory: Path,
+    config: TargetConfig,
+    *,
+    taps: tuple[int, ...],
+    read: TensorReader,
+    pack: Callable[[Layer], L],
+    progress: Progress | None = None,
+) -> TargetParts[L]:
+    """Read tensors in the order of layers; each layer is packed before the next is read."""
+    weights = Weights(directory, read=read, skip=NOT_RUN, progress=progress)
     prefix = next((prefix for prefix in HEADS if weights.has(prefix)), "model.")
     with weights.complete():
         D, V = config.hidden_size, config.vocab_size
         embedding = weights.take(f"{prefix}embed_tokens.weight", V, D)
-        return Target(
-            config=config,
-            operations=operations,
+        return TargetParts(
             taps=_checked_taps(taps, config, directory),
             embedding=embedding,
-            layers=_take_layers(weights, config, prefix),
+            # by map: the variable of a loop would hold a layer while the next is read
+            layers=tuple(map(pack, _take_layers(weights, config, prefix))),
             norm=1 + weights.take(f"{prefix}norm.weight", D),
             head=_take_head(weights, config, embedding, HEADS[prefix]),
             rotary=rotary_table(
                 config.rotary_dims,
                 config.rope_theta,
                 config.max_position_embeddings + MAX_ROWS,
-                device,
-            ),
+                host_of(read.device),
+            ).to(read.device),
         )
 
 
@@ -90,26 +151,22 @@ def _take_head(
     if is_tied and not weights.has(name):
         return embedding
     head = weights.take(name, config.vocab_size, config.hidden_size)
-    return embedding if is_tied and torch.equal(head, embedding) else head
+    return embedding if is_tied and same(head, embedding) else head
 
 
-def _take_layers(weights: Weights, config: TargetConfig, prefix: str) -> tuple[Layer, ...]:
+def _take_layers(weights: Weights, config: TargetConfig, prefix: str) -> Iterator[Layer]:
     D = config.hidden_size
-    layers: list[Layer] = []
     for number, kind in enumerate(config.layer_types):
         index = config.layer_types[:number].count(kind)
         name = f"{prefix}layers.{number}."
         take_mixer = _take_gdn if kind == "linear_attention" else _take_attention
         take_mlp = _take_moe if config.routed_layers[number] else _take_mlp
-        layers.append(
-            Layer(
-                input_norm=1 + weights.take(f"{name}input_layernorm.weight", D),
-                mixer=take_mixer(weights, config, name, index),
-                post_norm=1 + weights.take(f"{name}post_attention_layernorm.weight", D),
-                mlp=take_mlp(weights, config, f"{name}mlp."),
-            )
+        yield Layer(
+            input_norm=1 + weights.take(f"{name}input_layernorm.weight", D),
+            mixer=take_mixer(weights, config, name, index),
+            post_norm=1 + weights.take(f"{name}post_attention_layernorm.weight", D),
+            mlp=take_mlp(weights, config, f"{name}mlp."),
         )
-    return tuple(layers)
 
 
 def _take_gdn(weights: Weights, config: TargetConfig, layer: str, index: int) -> GdnMixer:
@@ -190,8 +247,9 @@ def _take_experts(weights: Weights, config: TargetConfig, name: str) -> tuple[Te
         down = weights.take(f"{name}down_proj{end}", E, D, inner)
         return gate_up, down.transpose(0, 1).contiguous()
     weights.compare(f"{name}0.gate_proj.weight", inner, D)
-    gate_up = torch.empty(E, 2 * inner, D, dtype=torch.float32, device=weights.device)
-    down = torch.empty(D, E, inner, dtype=torch.float32, device=weights.device)
+    read = weights.read
+    gate_up = torch.empty(E, 2 * inner, D, dtype=read.dtype, device=read.device)
+    down = torch.empty(D, E, inner, dtype=read.dtype, device=read.device)
     for expert in range(E):  # into place one by one: no second copy of a layer
         gate_up[expert, :inner] = weights.take(f"{name}{expert}.gate_proj.weight", inner, D)
         gate_up[expert, inner:] = weights.take(f"{name}{expert}.up_proj.weight", inner, D)

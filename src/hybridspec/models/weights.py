@@ -5,44 +5,54 @@
 A tensor that is missing, of another shape, or left over when the model is built is an error that
 names it: a layout that loads wrong must not load.
 
-What is computed with is what the file holds: every tensor is read in the dtype that is stored, and
-widened to float32, which rounds nothing. So A_log and the norm inside a GDN layer, F32 in the
-official Qwen3.5 files and BF16 in those of 3.6, keep every digit of either. Transformers differs
-when it is told `dtype=bfloat16`: it then rounds them too, which moves a decay's logarithm by at
-most |A_log| 2^-8 of itself. Loaded with `dtype=float32` it computes with the same numbers.
+What a CPU computes with is what the file holds: every tensor is read in the dtype that is stored,
+and widened to float32, which rounds nothing (how kernels have it: `reading.py`). So A_log and the
+norm inside a GDN layer, F32 in the official Qwen3.5 files and BF16 in those of 3.6, keep every
+digit of either. Transformers differs when it is told `dtype=bfloat16`: it then rounds them too,
+which moves a decay's logarithm by at most |A_log| 2^-8 of itself. Loaded with `dtype=float32` it
+computes with the same numbers.
 """
 
+import math
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hybridspec.core.errors import CheckpointError, shortened, shown
 from hybridspec.core.jsonfile import is_there
 from hybridspec.models.config_fields import read_json
+from hybridspec.models.reading import TensorReader
 
 FILE_NAME = re.compile(r"[\w.+-]{1,200}\.safetensors", re.ASCII)
 """a shard's name: no way out of the directory, and nothing that a file system does not take"""
-LOADED_DTYPES = ("BF16", "F16", "F32")
-"""dtypes, in safetensors' words, that weights may have"""
+LOADED_DTYPES = {"BF16": 2, "F16": 2, "F32": 4}
+"""dtypes, in safetensors' words, that weights may have, and their bytes"""
+Progress = Callable[[int, int], None]
+"""told the bytes read so far, and those of the whole checkpoint"""
 
 
 class Weights:
     """The tensors of one checkpoint, read lazily."""
 
     def __init__(
-        self, directory: Path, *, device: torch.device, skip: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        *,
+        read: TensorReader,
+        skip: tuple[str, ...] = (),
+        progress: Progress | None = None,
     ) -> None:
         """Open all shards. Names that start with one of `skip` belong to parts that are not run."""
         self.directory = directory
-        self.device = device
+        self.read, self._progress, self._done = read, progress, 0
         self._files = _open_shards(directory)
         self._left = {name for name in self._files if not name.startswith(skip)}
+        self._bytes = sum(map(self._size, self._left)) if progress else 0
 
     def has(self, prefix: str) -> bool:
         """Whether any tensor's name starts with `prefix`."""
@@ -65,7 +75,7 @@ class Weights:
             )
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor `name` in float32; raises CheckpointError unless it has this shape."""
+        """The tensor `name` as the reader gives it; raises CheckpointError unless of this shape."""
         self.compare(name, *shape)
         self._left.remove(name)
         file, path = self._files[name]
@@ -76,14 +86,22 @@ class Weights:
                     f"{path}: tensor {name!r} is stored as {kind}; "
                     f"supported: {', '.join(LOADED_DTYPES)}. Quantised checkpoints do not load yet."
                 )
-            tensor = file.get_tensor(name).to(self.device, torch.float32)
+            tensor = self.read(file, name)
         except SafetensorError as error:
             raise CheckpointError(
                 f"{path}: tensor {name!r} cannot be read: {shortened(str(error))}."
             ) from None
-        if not tensor.isfinite().all():
+        if tensor is None:
             raise CheckpointError(f"{path}: tensor {name!r} holds NaN or infinite numbers.")
+        if self._progress is not None:
+            self._done += self._size(name)
+            self._progress(self._done, self._bytes)
         return tensor
+
+    def _size(self, name: str) -> int:
+        """Bytes in the file; 0 of a dtype that does not load."""
+        part = self._files[name][0].get_slice(name)
+        return math.prod(part.get_shape()) * LOADED_DTYPES.get(part.get_dtype(), 0)
 
     @contextmanager
     def complete(self) -> Generator["Weights"]:
