@@ -50,6 +50,11 @@ def _app() -> cyclopts.App:
         "hybridspec.cli.bench:decode", name="decode", help="The same prompts through each policy."
     )
     app.command(
+        "hybridspec.cli.profile:profile",
+        name="profile",
+        help="Measure the seconds of a round by rows and context.",
+    )
+    app.command(
         "hybridspec.cli.doctor:doctor", name="doctor", help="What is installed, and what runs here."
     )
     return app

@@ -103,6 +103,11 @@ class LLM:
         """The table that hybrid chooses by; None before it is measured, or under other policies."""
         return self._latency
 
+    @property
+    def tables(self) -> Tables:
+        """Where its tables are found, and what they belong to."""
+        return self._tables
+
     def using(
         self,
         *,

@@ -8,6 +8,7 @@ moved: the rounds here are real ones that stop short of settle and commit.
 
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ REPEATS = 5
 
 
 @torch.inference_mode()
-def measure(rounds: Rounds, block_size: int) -> Latency:
+def measure(rounds: Rounds, block_size: int, repeats: int = REPEATS) -> Latency:
     """Medians at the request's context: drafted rounds of 1 to block_size rows, a plain step."""
     samples: list[list[float]] = [[] for _ in range(block_size + 1)]
     ledger, count = rounds.request.ledger, rounds.request.one.clone()
@@ -29,7 +30,7 @@ def measure(rounds: Rounds, block_size: int) -> Latency:
     drafted_round = Captured(lambda: _drafted(rounds, count), count.device)
     plain_step.prepare()
     drafted_round.prepare()
-    for repeat in range(REPEATS + 1):
+    for repeat in range(repeats + 1):
         for rows, own in enumerate(samples):
             count.fill_(rows)
             int(ledger.rounds)  # what is under way has ended
@@ -42,6 +43,38 @@ def measure(rounds: Rounds, block_size: int) -> Latency:
     plain, *drafted = [statistics.median(own) for own in samples]
     context = int(ledger.length)
     return Latency.measured({context: drafted}, plain={context: plain})
+
+
+@torch.inference_mode()
+def measure_draft(rounds: Rounds, repeats: int = REPEATS) -> float:
+    """Median seconds of the draft alone. Changes nothing."""
+    request, drafter = rounds.request, rounds.drafter
+    assert drafter is not None
+    assert request.draft is not None
+    draft = request.draft
+    return _median(lambda: drafter.propose(request.ledger.anchor, draft), rounds, repeats)
+
+
+@torch.inference_mode()
+def spend_commits(rounds: Rounds, block_size: int, repeats: int = REPEATS) -> float:
+    """Median seconds of committing block_size rows. The request is spoilt: its states move on."""
+    count = torch.full_like(rounds.request.one, block_size)
+    _drafted(rounds, count)  # leaves the records that commit replays
+    return _median(lambda: rounds.request.target.commit(count), rounds, repeats)
+
+
+def _median(run: Callable[[], object], rounds: Rounds, repeats: int) -> float:
+    ledger, own = rounds.request.ledger, list[float]()
+    captured = Captured(run, ledger.anchor.device)
+    captured.prepare()
+    for repeat in range(repeats + 1):
+        int(ledger.rounds)  # what is under way has ended
+        begun = time.perf_counter()
+        captured()
+        int(ledger.rounds)
+        if repeat:
+            own.append(time.perf_counter() - begun)
+    return statistics.median(own)
 
 
 def _plain(rounds: Rounds) -> None:

@@ -49,11 +49,11 @@ class Tables:
 
     def latency(self) -> Latency | None:
         """From the named file, else from the cache; None if it has to be measured."""
-        path = self.named_latency or self._kept()
+        path = self.named_latency or self.kept()
         try:
             if self.named_latency is None and not path.exists():
                 return None
-            return Latency.load(path, key=self._key(), rows=self.pair.block_size)
+            return Latency.load(path, key=self.key(), rows=self.pair.block_size)
         except TableError as error:
             if self.named_latency is not None:
                 raise _named(error) from None
@@ -66,18 +66,20 @@ class Tables:
     def keep(self, latency: Latency) -> None:
         """Keep a measured table for the next run; if that fails it is said, no more."""
         try:
-            latency.save(self._kept(), key=self._key())
+            latency.save(self.kept(), key=self.key())
         except OSError as error:
             log.warning("The latency table could not be kept for the next run: %s.", error)
 
-    def _kept(self) -> Path:
+    def kept(self) -> Path:
+        """Where the latency table is found by itself."""
         names, place = self.pair.names, self.device.type
         if place == "cpu":  # each number of threads has a table of its own
             place += str(torch.get_num_threads())
         folder = f"{names['target']}-{names.get('drafter', 'none')}-{place}-{self.mode}"
         return cache_dir() / folder / "latency.json"
 
-    def _key(self) -> dict[str, str]:
+    def key(self) -> dict[str, str]:
+        """What a latency table belongs to."""
         return {
             **self.pair.names,
             "mode": self.mode,

@@ -13,6 +13,9 @@ from hybridspec.core.errors import TableError
 from hybridspec.policy.routing import RoutingCosts
 from hybridspec.policy.tables import check_key, numbers, read_table, write_table
 
+PARTS = {"draft", "commit"}
+"""optional fields of the file, for its reader"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
@@ -24,6 +27,10 @@ class Latency:
     """by the same contexts: seconds of a plain step"""
     routing: RoutingCosts | None = None
     """prices of a row beyond those chosen, if they were measured"""
+    draft: Mapping[int, float] | None = None
+    """by the same contexts: seconds of the draft alone; no choice reads them"""
+    commit: Mapping[int, float] | None = None
+    """by the same contexts: seconds of committing a whole block; no choice reads them"""
 
     @classmethod
     def measured(
@@ -32,27 +39,44 @@ class Latency:
         *,
         plain: Mapping[int, float],
         routing: RoutingCosts | None = None,
+        draft: Mapping[int, float] | None = None,
+        commit: Mapping[int, float] | None = None,
     ) -> "Latency":
         """From raw medians; where fewer rows cost more than more, that is noise: pooled."""
         rising = {c: _never_falling(row) for c, row in sorted(seconds.items())}
-        return cls(seconds=rising, plain=dict(sorted(plain.items())), routing=routing)
+        return cls(
+            seconds=rising,
+            plain=dict(sorted(plain.items())),
+            routing=routing,
+            draft=None if draft is None else dict(sorted(draft.items())),
+            commit=None if commit is None else dict(sorted(commit.items())),
+        )
 
     @classmethod
     def load(cls, path: Path, *, key: Mapping[str, str], rows: int) -> "Latency":
         """Read `latency.json`; raises TableError if it is damaged or belongs to something else."""
         table = read_table(path)
         check_key(path, table, key)
+        _check_names(path, table)
         found: dict[str, object] = table.get("seconds") or {}
         if not isinstance(found, dict) or not found or not all(map(_is_context, found)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TableError(f"{path}: 'seconds' must map contexts to lists of seconds.")
         seconds = {int(c): numbers(path, row, at_least=1e-9) for c, row in found.items()}
+        if list(seconds) != sorted(seconds) or len(seconds) < len(found):
+            raise TableError(f"{path}: contexts must rise, got {', '.join(found)}.")
         for context, row in seconds.items():
             if len(row) != rows:
                 raise TableError(
                     f"{path}: {len(row)} timings at context {context}, the block has {rows} rows."
                 )
-        plain = _plain(path, table.get("plain"), seconds)
-        return cls.measured(seconds, plain=plain, routing=_routing(path, table.get("routing")))
+        one = {name: _by_context(path, name, table[name], seconds) for name in PARTS & set(table)}
+        return cls.measured(
+            seconds,
+            plain=_by_context(path, "plain", table.get("plain"), seconds),
+            routing=_routing(path, table.get("routing")),
+            draft=one.get("draft"),
+            commit=one.get("commit"),
+        )
 
     def save(self, path: Path, *, key: Mapping[str, str]) -> None:
         """Write `latency.json`."""
@@ -64,6 +88,9 @@ class Latency:
             "seconds": {str(c): list(row) for c, row in self.seconds.items()},
             "plain": {str(c): seconds for c, seconds in self.plain.items()},
         }
+        for name in sorted(PARTS):
+            if (part := getattr(self, name)) is not None:
+                table[name] = {str(c): seconds for c, seconds in part.items()}
         return table if self.routing is None else table | {"routing": asdict(self.routing)}
 
     @property
@@ -102,10 +129,20 @@ def _is_context(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
-def _plain(path: Path, found: object, contexts: Mapping[int, object]) -> dict[int, float]:
+def _check_names(path: Path, table: Mapping[str, object]) -> None:
+    known = {"key", "seconds", "plain", "routing"} | PARTS
+    if unknown := sorted(set(table) - known):
+        raise TableError(
+            f"{path}: {unknown[0]!r} is unknown; a table holds {', '.join(sorted(known))}."
+        )
+
+
+def _by_context(
+    path: Path, name: str, found: object, contexts: Mapping[int, object]
+) -> dict[int, float]:
     wanted = [str(context) for context in contexts]
     if not isinstance(found, dict) or sorted(cast("dict[str, object]", found)) != sorted(wanted):
-        raise TableError(f"{path}: 'plain' must map the contexts of 'seconds' to seconds.")
+        raise TableError(f"{path}: '{name}' must map the contexts of 'seconds' to seconds.")
     values = [cast("dict[str, object]", found)[context] for context in wanted]
     return dict(zip(contexts, numbers(path, values, at_least=1e-9), strict=True))
 
