@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
 from hybridspec.core.errors import OptionError
 from hybridspec.kernels.reference import attention
 from hybridspec.kernels.reference import experts as reference_experts
-from hybridspec.kernels.reference.gdn import GdnRows, _delta_block
 from hybridspec.kernels.reference.router import route
 from hybridspec.models import prefill
 from hybridspec.models.target import PREFILL_ROWS
@@ -23,28 +21,13 @@ from tests.models.fused_cases import (
     few_programs,  # noqa: F401
     twins,
 )
+from tests.models.prefill_cases import plain_delta, plain_grouped
 from tests.tolerances import FUSED, distance
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning"),
     pytest.mark.usefixtures("few_programs"),
 ]
-
-
-def plain_delta(q, k, v, log_decay, beta, memory):
-    """Contract of prefill.chunked by the reference."""
-    repeats, scale = v.shape[1] // k.shape[1], q.shape[-1] ** -0.5
-    q, keys = (x.float().repeat_interleave(repeats, dim=1) for x in (q * scale, k))
-    x = GdnRows(q=q, k=keys, v=v.float(), beta=beta, log_decay=log_decay, keys=k)
-    y, _, after = _delta_block(x, memory)
-    return y.to(v.dtype), after
-
-
-def plain_grouped(x, weight, ends):
-    """Contract of prefill.grouped, a group at a time."""
-    starts = [0, *ends.tolist()[:-1]]
-    groups = zip(starts, ends.tolist(), weight, strict=True)
-    return torch.cat([F.linear(x[begin:end], own) for begin, end, own in groups])
 
 
 def compare(pair, length, chunk, before=0, dtype=torch.float32):
