@@ -65,7 +65,7 @@ def test_in_full_precision_the_reference_is_met(layers, tmp_path):
         assert max(differences(fused, plain).values()) < PREFILL, length
 
 
-@pytest.mark.parametrize("sizes", [(2, 4, 128, 128), (1, 2, 16, 32), (8, 8, 32, 32)])
+@pytest.mark.parametrize("sizes", [(2, 4, 128, 128), (1, 2, 16, 32)])
 @torch.inference_mode()
 def test_the_chunked_delta_rule_equals_the_reference(sizes):
     (H, HV, K, V), draw = sizes, torch.Generator(CUDA).manual_seed(0)
