@@ -60,8 +60,7 @@ class Arms:
         self.one = torch.ones((), dtype=torch.int32, device=device)
         self.block = torch.zeros(MAX_ROWS, dtype=torch.int64, device=device)
         prompt = torch.randint(target.config.vocab_size, (context,), device=device)
-        for piece in prompt.split(MAX_ROWS):
-            target.read_prompt(piece, self.state)
+        target.read_prompt(prompt, self.state)
         self.draft_state.injected.fill_(context)
         self.graphs = {
             ("plain", OWN): captured(self._plain),

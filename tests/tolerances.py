@@ -30,6 +30,8 @@ DRAFTER = 5e-6
 """a whole drafter pass"""
 PREFILL = 1e-4
 """promise 1: any state tensor after rounds, against a fresh prefill of the accepted text"""
+PREFILL_BF16 = 2e-2
+"""the same on a GPU: a chunked prompt against rows one by one"""
 PREFILL_MEDIAN = 2e-5
 """promise 1: the median over state tensors"""
 ROUTER_GAP = 1e-5

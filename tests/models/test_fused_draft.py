@@ -51,3 +51,20 @@ def test_launches_draft_what_the_reference_does(device, dtype, kind, tmp_path):
             assert torch.equal(found.tokens, want.tokens)
         off = (found.log_odds.cpu() - want.log_odds).abs().max()
         assert off < 40 * FUSED[dtype]
+
+
+@pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)
+@torch.inference_mode()
+def test_of_a_prompt_a_drafter_that_slides_injects_what_a_block_can_see(device, dtype, tmp_path):
+    changes = KINDS["sliding"] | {"layer_types": ["sliding_attention"] * 2}
+    reference, fused = drafters(tmp_path, device, dtype, **changes)
+    plain, state = reference.empty_state(100), fused.empty_state(100)
+    taps = torch.randn(41, fused.fc.shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
+    for piece in taps.split(22):
+        reference.take(piece.float(), plain)
+        fused.take(piece.to(device), state)
+    want = reference.propose(torch.tensor(65), plain)
+    found = fused.propose(torch.tensor(65, device=device), state)
+    assert int(state.injected) == plain.injected == 41
+    assert not state.keys[:, 0, :, :17].any()  # the first 22 rows but a window
+    assert (found.log_odds.cpu() - want.log_odds).abs().max() < 40 * FUSED[dtype]

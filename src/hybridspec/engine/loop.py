@@ -18,7 +18,7 @@ from hybridspec.core.records import FinishReason, Stats
 from hybridspec.engine.graph import Mailbox
 from hybridspec.engine.round import SLOTS, Proposer, Reader, Request, Rounds
 from hybridspec.kernels.reference.accept import ACCEPTED, DONE, ROUND, ROWS
-from hybridspec.models.target import PREFILL_ROWS
+from hybridspec.models.target import PREFILL_CHUNK, PREFILL_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,9 @@ def start(
     draft = drafter.empty_state(len(prompt_ids) + budget) if drafter else None
     prompt = torch.tensor(prompt_ids, dtype=torch.int64, device=device)
     reading = None
-    for begin in range(0, len(prompt), PREFILL_ROWS):
-        reading = target.read_prompt(prompt[begin : begin + PREFILL_ROWS], state)
+    rows = PREFILL_CHUNK if device.type == "cuda" else PREFILL_ROWS
+    for begin in range(0, len(prompt), rows):
+        reading = target.read_prompt(prompt[begin : begin + rows], state)
         if drafter is not None and draft is not None:
             drafter.take(reading.taps, draft)
     assert reading is not None

@@ -23,6 +23,7 @@ from hybridspec.kernels.reference.gdn import Convolution
 from hybridspec.kernels.reference.norm import HeadGate, Heads
 from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
+from hybridspec.models import prefill
 from hybridspec.models.fused_layers import (
     Destination,
     FusedLayer,
@@ -96,8 +97,11 @@ class FusedTarget:
     ) -> "FusedTarget":
         """The same weights on a device in `dtype`, packed for the kernels, a layer at a time.
 
-        Norms of whole rows stay in float32. Raises OptionError where the kernels lack a width.
+        Norms of whole rows stay in float32. Raises OptionError where the kernels lack a width, and
+        on CUDA without flash-linear-attention.
         """
+        if device.type == "cuda":
+            prefill.require_fla()
         config, to = target.config, Destination(device, dtype)
         check_widths(config)
         width = config.moe_intermediate_size
@@ -131,10 +135,13 @@ class FusedTarget:
         return FusedState(mode=self.mode, **parts)
 
     def read_prompt(self, tokens: Tensor, state: TargetState) -> Reading:
-        """Read tokens [N] int64 that are certain; the state moves past them, a block at a time.
+        """Read tokens [N] int64 that are certain; the state moves past them.
 
-        The Reading has the taps of all rows, but tokens and gaps of the last.
+        The Reading has the taps of all rows, but tokens and gaps of the last. On CUDA as in
+        prefill.py; in the interpreter by the launches of decoding, a block at a time.
         """
+        if tokens.is_cuda:
+            return prefill.read_prompt(self, tokens, state)
         taps, last = [], tokens[:0]
         gaps = tokens.new_zeros(0, dtype=torch.float32)
         for block in tokens.split(MAX_ROWS):

@@ -142,12 +142,16 @@ class FusedDrafter:
     def take(self, taps: Tensor, state: FusedDraftState, rows: Tensor | None = None) -> None:
         """Keep the first `rows` [] int32 tap rows of [MAX_ROWS, taps D].
 
-        None: all of [N, taps D], those of a prompt; they are injected at once.
+        None: all of [N, taps D], those of a prompt; they are injected at once, but for those that
+        no later block can see.
         """
         if rows is not None:
             keep_taps(taps, rows, state.ring, state.waiting)
             return
-        for block in taps.split(MAX_ROWS):
+        reach = self.config.reach
+        unseen = 0 if reach is None else max(0, len(taps) - reach)
+        state.injected.add_(unseen)  # nothing waits between the pieces of a prompt
+        for block in taps[unseen:].split(MAX_ROWS):
             padded = F.pad(block, (0, 0, 0, MAX_ROWS - len(block)))
             count = torch.tensor(len(block), dtype=torch.int32, device=taps.device)
             keep_taps(padded, count, state.ring, state.waiting)

@@ -34,7 +34,9 @@ from hybridspec.models.state import TargetState
 from hybridspec.models.target_config import TargetConfig
 
 PREFILL_ROWS = 64
-"""rows of a prompt that are read at a time"""
+"""rows of a prompt that are read at a time on a CPU"""
+PREFILL_CHUNK = 4096
+"""the same on a GPU: what bounds a prompt's memory beyond its keys and values"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
