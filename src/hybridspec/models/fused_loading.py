@@ -10,6 +10,7 @@ the same code makes models of shapes alone, from which memory is estimated (`eng
 from pathlib import Path
 
 from hybridspec.core.options import Mode
+from hybridspec.models import prefill
 from hybridspec.models.dflash import read_drafter
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fused import FusedTarget, empty_buffers
@@ -32,9 +33,12 @@ def load_fused_target(
 ) -> FusedTarget:
     """A target on the reader's device, matrices in its dtype.
 
-    Raises CheckpointError that names the tensor, and OptionError where the kernels lack a width.
+    Raises CheckpointError that names the tensor, and OptionError where the kernels lack a width or,
+    on CUDA, flash-linear-attention is missing.
     """
     check_widths(config)
+    if read.device.type == "cuda":
+        prefill.require_fla()
     to, width = Destination(read.device, read.dtype), config.moe_intermediate_size
     parts = read_target(
         directory,
