@@ -68,6 +68,7 @@ def main() -> None:
         mode=options.mode,
         world="chat",
         persistence=None,
+        correlation=0.0,
         context=PROMPT,
         max_new_tokens=contexts[-1] + MAX_ROWS,
     )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hybridspec.bench.overlap import steered_experts
+from hybridspec.bench.overlap import novelty_correlation, steered_experts
 
 LAYERS, POSITIONS, E, TOP = 6, 800, 64, 8
 
@@ -49,3 +49,20 @@ def test_layers_differ_and_a_seed_repeats_itself():
     assert torch.equal(table, drawn(0.4))
     assert not torch.equal(table, drawn(0.4, seed=3))
     assert not torch.equal(table[0], table[1])
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8, 1.0])
+def test_new_experts_at_the_first_router_tell_of_the_others_as_stated(correlation):
+    """And each layer keeps as many as ever, in as wide a spread."""
+    sizes = {"experts": E, "top": TOP, "persistence": 0.4}
+    table = steered_experts(40, 3000, correlation=correlation, **sizes)
+    assert novelty_correlation(table) == pytest.approx(correlation, abs=0.06)
+    kept = shared(table).double()
+    assert float(kept.mean()) == pytest.approx(0.4 * TOP, rel=0.05)
+    assert float(kept.var()) == pytest.approx(TOP * 0.4 * 0.6, rel=0.1)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 1.0])
+def test_where_all_or_none_are_kept_no_token_is_unlike_another(persistence):
+    table = drawn(persistence, correlation=0.8)
+    assert (shared(table) == persistence * TOP).all()

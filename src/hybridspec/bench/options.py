@@ -27,7 +27,7 @@ POLICIES = "plain,fixed,hybrid"
 RANDOM_POLICIES = "plain,fixed:4,fixed:8,fixed:16,hybrid"
 WORLD: World = "chat"
 CONTEXT, PERSISTENCE = 1024, 0.4
-RANDOM_ONLY = ("acceptance_world", "persistence", "own_router", "context")
+RANDOM_ONLY = ("acceptance_world", "persistence", "correlation", "own_router", "context")
 CHECKPOINT_ONLY = ("model", "draft_model", "prompts", "acceptance", "latency")
 
 
@@ -67,6 +67,9 @@ class DecodeOptions(Checkpoints):
     """Published acceptance that drafts of random weights follow; chat if not given."""
     persistence: float | None = None
     """Chance that a position keeps an expert of the one before it, 0 to 1; 0.4 if not given."""
+    correlation: float | None = None
+    """How far a token's new experts at the first router tell those at the others, 0 to 1; 0 if not
+    given."""
     own_router: bool = False
     """Let random weights route as they will, instead of by persistence."""
     context: int | None = None
@@ -107,6 +110,10 @@ class DecodeOptions(Checkpoints):
         )
         if self.persistence is not None and self.own_router:
             raise OptionError("persistence steers the router: leave out persistence or own_router.")
+        if self.correlation is not None and self.own_router:
+            raise OptionError("correlation steers the router: leave out correlation or own_router.")
+        if not 0 <= self.known_correlation <= 1:
+            raise OptionError(f"correlation must lie between 0 and 1, got {self.correlation}.")
         if not 0 <= self.known_persistence <= 1:
             raise OptionError(f"persistence must lie between 0 and 1, got {self.persistence}.")
         if self.known_context < 1:
@@ -141,6 +148,11 @@ class DecodeOptions(Checkpoints):
     def known_persistence(self) -> float:
         """Persistence, given or not."""
         return PERSISTENCE if self.persistence is None else self.persistence
+
+    @property
+    def known_correlation(self) -> float:
+        """Correlation, given or not."""
+        return 0.0 if self.correlation is None else self.correlation
 
     @property
     def known_context(self) -> int:

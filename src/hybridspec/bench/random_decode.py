@@ -61,6 +61,7 @@ def run_random_decode(
         mode=options.drafted_mode,
         world=options.known_world,
         persistence=None if options.own_router else options.known_persistence,
+        correlation=options.known_correlation,
         context=options.known_context,
         max_new_tokens=options.max_new_tokens,
     )
@@ -93,6 +94,7 @@ class Summary:
             block_size=pair.shape.drafter.block_size,
             acceptance_world=scene.world,
             persistence=scene.persistence,
+            correlation=scene.correlation,
             context=scene.context,
             max_new_tokens=scene.max_new_tokens,
             repeats=len(next(iter(runs.values()))),

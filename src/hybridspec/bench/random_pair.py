@@ -58,6 +58,8 @@ class Scene:
     world: World
     persistence: float | None
     """None: the router's own choice"""
+    correlation: float
+    """of a token's new experts at the first router with those at the others"""
     context: int
     max_new_tokens: int
 
@@ -205,5 +207,6 @@ def _steered(config: TargetConfig, scene: Scene, device: torch.device) -> Tensor
         experts=config.num_experts,
         top=config.num_experts_per_tok,
         persistence=scene.persistence,
+        correlation=scene.correlation,
     )
     return table.to(device)

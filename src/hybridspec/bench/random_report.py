@@ -54,6 +54,7 @@ class RandomReport:
     acceptance_world: str
     persistence: float | None
     """None: the router's own choice"""
+    correlation: float
     context: int
     max_new_tokens: int
     repeats: int
@@ -73,6 +74,7 @@ class RandomReport:
             "block_size": self.block_size,
             "acceptance_world": self.acceptance_world,
             "persistence": self.persistence,
+            "correlation": self.correlation,
             "context": self.context,
             "max_new_tokens": self.max_new_tokens,
             "repeats": self.repeats,
@@ -99,7 +101,8 @@ class RandomReport:
         steering = (
             "the router's own choice"
             if self.persistence is None
-            else f"steered, each kept from the position before with chance {self.persistence:g}"
+            else f"steered, each kept from the position before with chance {self.persistence:g}, "
+            f"new ones at the first router tell of the others by {self.correlation:g}"
         )
         return (
             f"Random weights in the shape of {self.shape}, {self.mode} mode: {self.max_new_tokens} "
