@@ -12,7 +12,7 @@ starts from the state that is left here, not before it. The host asks for the le
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -66,7 +66,8 @@ def chunked(
     """
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # pyright: ignore
 
-    y, after = chunk_gated_delta_rule(
+    rule = cast("Callable[..., tuple[Tensor, Tensor]]", chunk_gated_delta_rule)
+    y, after = rule(
         q[None],
         k[None],
         v[None],
