@@ -68,7 +68,6 @@ def main() -> None:
         mode=options.mode,
         world="chat",
         persistence=None,
-        correlation=0.0,
         context=PROMPT,
         max_new_tokens=contexts[-1] + MAX_ROWS,
     )

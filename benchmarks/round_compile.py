@@ -19,9 +19,10 @@ import torch
 
 from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels import accept, head, length
+from hybridspec.kernels import accept, clock, head, length
 from hybridspec.kernels.head import HeadLaunch
 from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.kernels.reference.stream import TILE
 
@@ -61,12 +62,20 @@ def run_length() -> None:
         contexts=torch.arange(8, dtype=torch.int32),
         seconds=torch.ones(8, MAX_ROWS),
         prices=torch.ones(4),
+        clock=Clock.empty(MAX_ROWS, "cpu"),
     )
     state = LengthState.empty(MAX_ROWS, "cpu")
     is_done = torch.zeros((), dtype=torch.bool)
     length.choose(torch.zeros(MAX_ROWS - 1), tables, state, one, one, is_done)
     length.correct(torch.zeros(MAX_ROWS, 8, dtype=torch.int64), one, one, tables, state)
     length.learn(one, one, state)
+
+
+def run_clock() -> None:
+    """Both."""
+    timed = Clock.empty(MAX_ROWS, "cpu")
+    clock.begin(timed)
+    clock.observe(timed, torch.ones((), dtype=torch.int32))
 
 
 def compiled(
@@ -94,6 +103,7 @@ def as_shipped() -> Iterator[dict[str, object]]:
     yield from compiled(run_head, head, ("_tile_kernel", "_reduce_kernel"))
     yield from compiled(run_accept, accept, ("_settle_kernel",))
     yield from compiled(run_length, length, ("_choose_kernel", "_correct_kernel", "_learn_kernel"))
+    yield from compiled(run_clock, clock, ("_begin_kernel", "_observe_kernel"))
 
 
 def candidates() -> Iterator[dict[str, object]]:

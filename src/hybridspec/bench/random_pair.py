@@ -58,10 +58,10 @@ class Scene:
     world: World
     persistence: float | None
     """None: the router's own choice"""
-    correlation: float
-    """of a token's new experts at the first router with those at the others"""
     context: int
     max_new_tokens: int
+    correlation: float = 0.0
+    """of a token's new experts at the first router with those at the others"""
 
     @property
     def positions(self) -> int:

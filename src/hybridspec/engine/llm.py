@@ -27,6 +27,7 @@ from hybridspec.engine.measure import measure
 from hybridspec.engine.memory import free_bytes
 from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
+from hybridspec.kernels.reference.clock import Clock
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
@@ -131,6 +132,7 @@ class LLM:
     def _set_up(self, options: EngineOptions, tables: Tables) -> None:
         self.options, self.pair, self.device = options, tables.pair, tables.device
         self._tables, self._latency, self._drafting = tables, None, Drafting()
+        self._clock = Clock.empty(self.block_size, self.device)
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         check_length(options.length, self.block_size)
@@ -228,6 +230,7 @@ class LLM:
                 latency=self._latency,
                 routing=self._latency.routing,
                 drafting=self._drafting,
+                clock=self._clock,
                 device=self.device,
             )
         return rounds

@@ -119,11 +119,13 @@ class Rounds:
         request, policy, state = self.request, self.policy, self.request.target
         assert self.drafter is not None
         assert request.draft is not None
+        policy.begin()
         block = self.drafter.propose(request.ledger.anchor, request.draft)  # all guesses at once
         chosen, shown = policy.choose(block, request.ledger)  # rows worth their time, and one more:
         routed = self.target.read_to_router(block.tokens, shown, state)  # cheap, no expert has run
         rows = policy.correct(routed, chosen, shown)  # does that one earn its experts?
         reading = self.target.read_on(routed, rows, state)  # the expensive part, kept rows only
+        policy.observe(rows)  # what T(n) was
         self._settle(block.tokens, reading, rows)  # the prefix that the target agrees with
         self._commit(reading)  # every state, up to that prefix
         policy.learn(rows, request.ledger.committed)

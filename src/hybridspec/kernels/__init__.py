@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 
 log = logging.getLogger("hybridspec")
@@ -31,6 +32,8 @@ class RoundOperations:
     ]
     correct: Callable[[Tensor, Tensor, Tensor, LengthTables, LengthState], Tensor]
     learn: Callable[[Tensor, Tensor, LengthState], None]
+    begin: Callable[[Clock], None]
+    observe: Callable[[Clock, Tensor], None]
 
 
 def of(device: torch.device) -> RoundOperations:
@@ -45,9 +48,14 @@ def _of_type(device: str) -> RoundOperations:
         log.warning("There is no Triton: rounds on %s settle in PyTorch, and wait for it.", device)
         is_triton = False
     if is_triton:
-        from hybridspec.kernels import accept, length
+        from hybridspec.kernels import accept, clock, length
     else:
-        from hybridspec.kernels.reference import accept, length
+        from hybridspec.kernels.reference import accept, clock, length
     return RoundOperations(
-        settle=accept.settle, choose=length.choose, correct=length.correct, learn=length.learn
+        settle=accept.settle,
+        choose=length.choose,
+        correct=length.correct,
+        learn=length.learn,
+        begin=clock.begin,
+        observe=clock.observe,
     )

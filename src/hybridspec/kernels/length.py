@@ -20,8 +20,10 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.clock import check_clock, refreshed
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
+from hybridspec.kernels.reference.clock import PRIOR
 from hybridspec.kernels.reference.length import RATE_MEMORY, LengthState, LengthTables
 
 WARPS = 1
@@ -52,9 +54,9 @@ def _seconds_at(contexts, seconds, length, lane, inside, C, BLOCK, BLOCK_C: tl.c
 @triton.jit
 def _choose_kernel(
     log_odds, slope, intercepts, contexts, seconds, kappa, rate_tokens, rate_seconds, survival,
-    costs, length, budget, is_done, rows, shown,
+    costs, length, budget, is_done, rows, shown, clock_expected, clock_ratios, clock_weights,
     BLOCK: tl.constexpr, C: tl.constexpr, BLOCK_C: tl.constexpr, N: tl.constexpr,
-    EXTRA: tl.constexpr, OVERLAPS: tl.constexpr,
+    EXTRA: tl.constexpr, PRIOR: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -70,6 +72,9 @@ def _choose_kernel(
     b_survival = tl.cumprod(tl.where(lane == 0, 1.0, tl.where(counts, b_alone, 0.0)), 0)
     b_expected = tl.cumsum(b_survival, 0)
     b_costs = _seconds_at(contexts, seconds, tl.load(length), lane, inside, C, BLOCK, BLOCK_C)
+    if PRIOR > 0:
+        tl.store(clock_expected + lane, b_costs, mask=inside & lives)
+        b_costs = refreshed(b_costs, clock_ratios, clock_weights, lane, inside, PRIOR)
     tl.store(survival + lane - 1, b_survival, mask=is_draft & lives)
     tl.store(costs + lane, b_costs, mask=inside & lives)
     # a run without a rate starts from the best one that this round promises
@@ -160,8 +165,9 @@ def choose(
     _choose_kernel[(1,)](
         log_odds, tables.slope, tables.intercepts, tables.contexts, tables.seconds, tables.kappa,
         state.tokens, state.seconds, state.survival, state.costs, length, budget, is_done, rows,
-        shown, BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS,
-        EXTRA=int(tables.prices is not None), **_modes(length),
+        shown, *_clocked(tables, state), BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C),
+        N=MAX_ROWS, EXTRA=int(tables.prices is not None),
+        PRIOR=0.0 if tables.clock is None else PRIOR, **_modes(length),
     )  # fmt: skip
     return rows, rows if tables.prices is None else shown  # one tensor: nothing was dropped
 
@@ -198,6 +204,15 @@ def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
         rows, committed, state.tokens, state.seconds, state.costs, MEMORY=RATE_MEMORY,
         **_modes(rows),
     )  # fmt: skip
+
+
+def _clocked(tables: LengthTables, state: LengthState) -> tuple[Tensor, Tensor, Tensor]:
+    """What the choice reads and leaves of a clock; without one, what it does not touch."""
+    clock = tables.clock
+    if clock is None:
+        return state.costs, state.costs, state.costs
+    check_clock(clock, state.costs.numel())
+    return clock.expected, clock.ratios, clock.weights
 
 
 def _modes(beside: Tensor) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from hybridspec import kernels
 from hybridspec.core.records import Block, Routed
 from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.drafting import Drafting
@@ -38,6 +39,14 @@ class Policy(Protocol):
 
     def see_drafted(self, context: int, *, rows: int, tokens: int) -> None:
         """A drafted round at this context read rows and emitted tokens."""
+        ...
+
+    def begin(self) -> None:
+        """A drafted round begins."""
+        ...
+
+    def observe(self, rows: Tensor) -> None:
+        """It has read its rows."""
         ...
 
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
@@ -79,6 +88,12 @@ class Fixed:
     def see_drafted(self, context: int, *, rows: int, tokens: int) -> None:
         """Nothing to keep."""
 
+    def begin(self) -> None:
+        """No clock."""
+
+    def observe(self, rows: Tensor) -> None:
+        """No clock."""
+
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
         """The fixed number, and no row more."""
         return self._count, self._count
@@ -102,6 +117,8 @@ class Hybrid:
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
     drafting: Drafting = field(default_factory=Drafting)
+    clock: Clock | None = None
+    """what earlier requests saw of rounds; None: seconds are the table's, as they are"""
     device: torch.device = CPU
     tables: LengthTables = field(init=False, repr=False)
     """the three above, where rounds read them"""
@@ -121,6 +138,7 @@ class Hybrid:
             seconds=floats(list(self.latency.seconds.values())),
             prices=None if self.routing is None else floats(astuple(self.routing)),
             kappa=self.kappa,
+            clock=self.clock,
         )
         self.state = LengthState.empty(self.tables.seconds.shape[1], self.device)
 
@@ -144,6 +162,16 @@ class Hybrid:
             seconds=self.latency.drafted_at(context, rows=rows),
             plain_seconds=self.latency.plain_at(context),
         )
+
+    def begin(self) -> None:
+        """By the device's own clock."""
+        if self.clock is not None:
+            kernels.of(self.device).begin(self.clock)
+
+    def observe(self, rows: Tensor) -> None:
+        """How long it took, beside the table's seconds."""
+        if self.clock is not None:
+            kernels.of(self.device).observe(self.clock, rows)
 
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
         """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, and one row more to price."""

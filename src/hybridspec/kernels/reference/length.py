@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.core.options import MAX_ROWS
+from hybridspec.kernels.reference.clock import Clock, refreshed
 
 RATE_MEMORY = 0.98
 """share of the past that a round leaves in the running rate: about 50 rounds"""
@@ -36,6 +37,8 @@ class LengthTables:
     layer, layers with a router, correlation; None: not measured, and no extra row is shown"""
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
+    clock: Clock | None = None
+    """how long rounds really took, by which the seconds are put right; None: as they are"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,11 @@ def choose(
         none = torch.zeros_like(length)
         return none, none
     state.survival.copy_(survival(log_odds, tables.slope, tables.intercepts, budget))
-    state.costs.copy_(seconds_at(tables.contexts, tables.seconds, length))
+    seconds = seconds_at(tables.contexts, tables.seconds, length)
+    if tables.clock is not None:
+        tables.clock.expected.copy_(seconds)
+        seconds = refreshed(seconds, tables.clock)
+    state.costs.copy_(seconds)
     expected = expected_tokens(state.survival)
     if not float(state.seconds) > 0:
         best = (expected / state.costs).argmax()

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""What rounds take, and the table put right by it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridspec.kernels.reference import clock as reference
+from hybridspec.kernels.reference.clock import CLOCK_MEMORY, LARGEST_RATIO, Clock
+from tests.kernels.gdn_cases import ON_CUDA, counts, interpreted
+
+BLOCK = 8
+TABLE = torch.linspace(1e-3, 4e-3, BLOCK)
+
+
+def learnt(ratios):
+    """A clock after rounds of (rows, ratio)."""
+    clock = Clock.empty(BLOCK, "cpu")
+    for rows, ratio in ratios:
+        reference.learn_ratio(clock, rows, ratio)
+    return clock
+
+
+def test_without_rounds_the_table_stands():
+    assert torch.equal(reference.refreshed(TABLE, learnt([])), TABLE)
+
+
+def test_a_table_that_is_off_at_some_lengths_is_put_right_within_200_rounds():
+    true = TABLE * torch.tensor([1, 1, 1, 1, 1.6, 1.6, 1.6, 1.6])
+    taken = [1, 4, 5, 8]
+    clock = learnt([(n, float(true[n - 1] / TABLE[n - 1])) for n in taken * 50])
+    found = reference.refreshed(TABLE, clock)
+    for n in taken:
+        assert float(found[n - 1]) == pytest.approx(float(true[n - 1]), rel=0.1)
+
+
+def test_a_length_that_was_not_taken_has_the_mean_of_the_others():
+    found = reference.refreshed(TABLE, learnt([(3, 1.5)] * 400))
+    assert torch.allclose(found, 1.5 * TABLE, rtol=0.05)
+
+
+def test_what_changed_is_followed_and_what_was_is_forgotten():
+    clock = learnt([(4, 2.0)] * 300 + [(4, 0.8)] * 200)
+    assert float(reference.refreshed(TABLE, clock)[3]) == pytest.approx(
+        0.8 * float(TABLE[3]), rel=0.05
+    )
+    assert float(clock.weights[3]) == pytest.approx(1 / (1 - CLOCK_MEMORY), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "ratio", [math.nan, math.inf, -1.0, 0.0, LARGEST_RATIO, 1 / LARGEST_RATIO, 1e9]
+)
+def test_what_cannot_be_a_round_is_not_learnt(ratio):
+    clock = learnt([(2, 1.25)] * 3)
+    before = [x.clone() for x in (clock.ratios, clock.weights)]
+    reference.learn_ratio(clock, 2, ratio)
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, (clock.ratios, clock.weights), strict=True)
+    )
+
+
+ROUNDS = st.lists(st.tuples(st.integers(1, BLOCK), st.floats(0.25, 5.0, width=32)), max_size=40)
+
+
+@given(ROUNDS, st.lists(st.floats(2**-13, 1.0, width=32), min_size=BLOCK, max_size=BLOCK))
+def test_more_rows_never_cost_less(ratios, seconds):
+    found = reference.refreshed(torch.tensor(sorted(seconds)), learnt(ratios))
+    assert (found.diff() >= 0).all()
+    assert (found > 0).all()
+
+
+def test_a_round_is_timed_from_its_beginning_to_its_last_row(monkeypatch):
+    clock = Clock.empty(BLOCK, "cpu")
+    clock.expected.copy_(TABLE)
+    now = iter([5_000_000_000, 5_006_000_000, 7_000_000_000])
+    monkeypatch.setattr(reference.time, "perf_counter_ns", lambda: next(now))
+    reference.begin(clock)
+    reference.observe(clock, counts(BLOCK, "cpu"))
+    assert float(clock.ratios[-1]) == pytest.approx(1.5)
+    assert float(clock.weights.sum()) == 1
+    assert int(clock.begun) == 0
+    reference.observe(clock, counts(2, "cpu"))  # none is under way
+    reference.begin(clock)
+    reference.observe(clock, counts(0, "cpu"))  # the text has ended
+    assert float(clock.weights.sum()) == 1
+
+
+@interpreted
+@given(ROUNDS, st.integers(1, BLOCK), st.integers(1, 999_999_999))
+def test_the_kernel_learns_what_the_reference_does(ratios, rows, before):
+    """The interpreter's clock stands at one second."""
+    from hybridspec.kernels import clock as kernels
+
+    ours, theirs = learnt(ratios), learnt(ratios)
+    for clock in (ours, theirs):
+        clock.expected.copy_(TABLE)
+    ours.begun.fill_(before)
+    kernels.observe(ours, counts(rows, "cpu"))
+    reference.learn_ratio(theirs, rows, (1_000_000_000 - before) * 1e-9 / float(TABLE[rows - 1]))
+    assert int(ours.begun) == 0
+    assert torch.allclose(ours.ratios, theirs.ratios, rtol=1e-5)
+    assert torch.allclose(ours.weights, theirs.weights)
+
+
+@pytest.mark.parametrize(("device", "dtype"), ON_CUDA)
+def test_a_captured_round_is_timed_by_the_device(device, dtype):
+    """A pause of the stream, beside events around it."""
+    from hybridspec.kernels import clock as kernels
+
+    clock, rows = Clock.empty(BLOCK, device), counts(3, device)
+    clock.expected.fill_(1e-3)
+
+    def run():
+        kernels.begin(clock)
+        torch.cuda._sleep(2_000_000)
+        kernels.observe(clock, rows)
+
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    clock.ratios.zero_()
+    clock.weights.zero_()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    assert float(clock.weights[2]) == 1
+    assert float(clock.ratios[2]) == pytest.approx(start.elapsed_time(end), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=interpreted, id="interpreted"),
+        pytest.param("cuda", marks=pytest.mark.gpu, id="cuda"),
+    ],
+)
+@given(ROUNDS, st.lists(st.floats(-6, 6, width=32), min_size=BLOCK - 1, max_size=BLOCK - 1))
+def test_the_length_is_chosen_by_what_rounds_took(device, ratios, odds):
+    """The kernel's seconds are the reference's, and its rows the best by brute force."""
+    from hybridspec.kernels import length as kernels
+    from hybridspec.kernels.reference import length
+    from hybridspec.kernels.reference.length import LengthState, LengthTables
+
+    def run(by, device):
+        known = learnt(ratios)
+        clock = Clock(**{name: getattr(known, name).to(device) for name in Clock.__slots__})
+        tables = LengthTables(
+            slope=torch.tensor(1.0, device=device),
+            intercepts=torch.zeros(BLOCK - 1, device=device),
+            contexts=counts([64], device),
+            seconds=TABLE[None].to(device),
+            clock=clock,
+        )
+        state = LengthState.empty(BLOCK, device)
+        own, done = torch.tensor(odds, device=device), torch.tensor(False, device=device)
+        rows, _ = by.choose(own, tables, state, counts(64, device), counts(99, device), done)
+        assert torch.equal(clock.expected.cpu(), TABLE)
+        return int(rows), state
+
+    rows, state = run(kernels, device)
+    _, wanted = run(length, "cpu")
+    assert torch.allclose(state.costs.cpu(), wanted.costs, rtol=1e-5)
+    assert torch.allclose(state.costs.cpu(), reference.refreshed(TABLE, learnt(ratios)), rtol=1e-5)
+    expected = torch.cat((torch.ones(1), 1 + state.survival.cpu().cumsum(0))).double()
+    gain = expected - float(state.tokens / state.seconds) * state.costs.cpu().double()
+    assert float(gain[rows - 1]) == pytest.approx(float(gain.max()), abs=1e-5)
