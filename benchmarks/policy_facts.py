@@ -5,7 +5,8 @@
     OMP_NUM_THREADS=1 python benchmarks/trace_heldout.py heldout.safetensors
     OMP_NUM_THREADS=1 python benchmarks/policy_facts.py heldout.safetensors
 
-writes results/policy_facts.json and results/policy_replay.json. Text that loops is in no figure.
+writes results/policy_facts.json and results/policy_replay.json; several traces of one pair count as
+one, so that a long recording may be split (`--skip`). Text that loops is in no figure.
 """
 
 import argparse
@@ -58,6 +59,22 @@ def without_loops(trace: Trace) -> Trace:
         prompts=torch.tensor(prompts),
         budgets=torch.tensor(budgets),
         **{name: getattr(trace, name)[index] for name in arrays},
+    )
+
+
+def joined(traces: list[Trace]) -> Trace:
+    """Traces of one pair, in their order."""
+    first = traces[0]
+    for trace in traces[1:]:
+        if trace.key != first.key:
+            raise SystemExit(f"traces of two keys: {dict(first.key)} and {dict(trace.key)}")
+    lengths = torch.cat([trace.begins.diff() for trace in traces])
+    arrays = ("prompts", "budgets", "tokens", "accepted", "log_odds", "experts", "seconds")
+    return replace(
+        first,
+        classes=tuple(name for trace in traces for name in trace.classes),
+        begins=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
+        **{name: torch.cat([getattr(trace, name) for trace in traces]) for name in arrays},
     )
 
 
@@ -173,17 +190,18 @@ def of_class(trace: Trace, name: str) -> Trace:
 def main() -> int:
     """Read the trace, write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", type=Path)
+    parser.add_argument("traces", type=Path, nargs="+")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    whole = Trace.load(asked.trace)
+    whole = joined([Trace.load(path) for path in asked.traces])
     trace = without_loops(whole)
     table = Acceptance.load(
         DRAFTER / "acceptance.json",
         key={name: trace.key[name] for name in ("target", "drafter")},
         drafts=trace.block_size - 1,
     )
-    command = shlex.join(["python", "benchmarks/policy_facts.py", asked.trace.name])
+    names = [path.name for path in asked.traces]
+    command = shlex.join(["python", "benchmarks/policy_facts.py", *names])
     told = {
         **observe(torch.device("cpu"), command).to_json(),
         "trace_key": dict(trace.key),

@@ -20,12 +20,14 @@ def main() -> int:
     """Record and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--prompts", type=int, default=36, help="of each class")
+    parser.add_argument("--prompts", type=int, default=58, help="of each class")
+    parser.add_argument("--skip", type=int, default=0, help="prompts of each class to leave out")
     parser.add_argument("--max-new-tokens", type=int, default=160)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     llm = LLM(policy="fixed", device="cpu")
-    chosen = prompts(llm.pair.tokenizer, asked.prompts)
+    left_out = set(prompts(llm.pair.tokenizer, asked.skip)) if asked.skip else set()
+    chosen = [own for own in prompts(llm.pair.tokenizer, asked.prompts) if own not in left_out]
     trace = record(
         llm,
         chosen,

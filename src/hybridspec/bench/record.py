@@ -4,42 +4,32 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hybridspec import kernels
+from hybridspec.bench.heard import HeardTarget
 from hybridspec.bench.trace import Trace
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.engine.llm import LLM
 from hybridspec.engine.loop import start
 from hybridspec.engine.round import Reader, Request
-from hybridspec.models.target import Moe, Target
+from hybridspec.models.target import Target
 
 Progress = Callable[[int, int], None]
 ARRAYS = ("tokens", "accepted", "log_odds", "experts", "seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeardTarget(Target):
-    """A plain target that keeps the experts which each layer's router chose."""
+class Heard(Reader, Protocol):
+    """A target that keeps which experts it chose."""
 
-    heard: list[Tensor] = field(default_factory=list[Tensor])
-    """[N, k] int64 a layer with a router, of the pass since it was last cleared"""
-
-    @classmethod
-    def of(cls, target: Target) -> "HeardTarget":
-        """The same weights."""
-        return cls(**{own.name: getattr(target, own.name) for own in fields(Target)})
-
-    def _route(self, moe: Moe, normed: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        # Target has slots, so that a bare super() does not find this class
-        ids, weights = Target._route(self, moe, normed, rows)
-        self.heard.append(ids)
-        return ids, weights
+    @property
+    def heard(self) -> list[Tensor]:
+        """[N, k] a layer with a router, of the passes since it was last cleared."""
+        ...
 
 
 def record(
@@ -89,8 +79,7 @@ def record(
 
 @torch.inference_mode()
 def _record_text(llm: LLM, ids: list[int], max_new_tokens: int) -> dict[str, list[Tensor]]:
-    plain, drafter = llm.pair.target, llm.pair.drafter
-    target: Reader = HeardTarget.of(plain) if isinstance(plain, Target) else plain
+    target, drafter = listening(llm.pair.target), llm.pair.drafter
     stop_ids = llm.pair.tokenizer.stop_ids
     request = start(ids, target=target, drafter=drafter, stop_ids=stop_ids, budget=max_new_tokens)
     found: dict[str, list[Tensor]] = {name: [] for name in ARRAYS}
@@ -102,7 +91,7 @@ def _record_text(llm: LLM, ids: list[int], max_new_tokens: int) -> dict[str, lis
     return found
 
 
-def _record_position(llm: LLM, target: Reader, request: Request) -> dict[str, Tensor]:
+def _record_position(llm: LLM, target: Heard, request: Request) -> dict[str, Tensor]:
     """One plain round that drafts and reads the whole block, and commits its first row."""
     drafter, ledger = llm.pair.drafter, request.ledger
     assert drafter is not None
@@ -110,11 +99,10 @@ def _record_position(llm: LLM, target: Reader, request: Request) -> dict[str, Te
     block = drafter.propose(ledger.anchor, request.draft)
     times.append(_now(request))
     every = torch.full_like(request.one, llm.block_size)
-    if isinstance(target, HeardTarget):
-        target.heard.clear()
+    target.heard.clear()
     routed = target.read_to_router(block.tokens, every, request.target)
     reading = target.read_on(routed, every, request.target)
-    experts = _experts(target, llm.block_size)
+    experts = torch.stack([ids[: llm.block_size] for ids in target.heard], 1)
     drafts = block.tokens[1:] == reading.tokens[: llm.block_size - 1]
     accepted = drafts.long().cumprod(0).sum().to(torch.uint8).cpu()
     token, log_odds = reading.tokens[0].to(torch.int32).cpu(), block.log_odds.cpu().clone()
@@ -128,19 +116,18 @@ def _record_position(llm: LLM, target: Reader, request: Request) -> dict[str, Te
         "tokens": token,
         "accepted": accepted,
         "log_odds": log_odds,
-        "experts": experts,
+        "experts": experts.to(torch.int16).cpu(),
         "seconds": torch.tensor(times, dtype=torch.float64).diff().float(),
     }
 
 
-def _experts(target: Reader, rows: int) -> Tensor:
-    """[rows, L, k] int16 of the block that was read last."""
-    if isinstance(target, HeardTarget):
-        layers = target.heard
-    else:  # a FusedTarget, which only CUDA can import
-        routings = cast("Any", target).buffers.routings
-        layers = cast("list[Tensor]", [routing.ids for routing in routings if routing is not None])
-    return torch.stack([ids[:rows] for ids in layers], 1).to(torch.int16).cpu()
+def listening(target: Any) -> Heard:
+    """A target that keeps which experts it chose, over the same weights."""
+    if isinstance(target, Target):
+        return HeardTarget.listening(target)
+    from hybridspec.bench.heard_fused import HeardFusedTarget  # needs Triton, as target did
+
+    return HeardFusedTarget.listening(target)
 
 
 def _now(request: Request) -> float:

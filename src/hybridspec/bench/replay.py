@@ -173,6 +173,15 @@ class Engine:
         return self.own.see_drafted(look.context, rows=rows, tokens=tokens)
 
 
+@dataclass(slots=True)
+class NeverRests(Drafting):
+    """Drafts whatever it loses: what resting gains or costs."""
+
+    def wants_drafts(self) -> bool:
+        """Always."""
+        return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What a rule came to."""
@@ -273,6 +282,7 @@ def compare(ground: Ground) -> list[Run]:
         run("ratio a round", Ratio(), ground),
         run("hybrid", Engine(ground, ground.table.routing), ground),
         run("hybrid, routing off", Engine(ground), ground),
+        run("hybrid, never rests", Engine(ground, drafting=NeverRests()), ground),
         run("hybrid, one extra row", Engine(ground, prices(ground)), ground),
         run("true cost", TrueCost(length.RATE_MEMORY), ground),
         oracle("oracle by table", ground, clock=0),
