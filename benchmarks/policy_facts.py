@@ -86,7 +86,7 @@ def reached(accepted: Tensor, drafts: int) -> tuple[Tensor, Tensor]:
 
 def calibration_error(chance: Tensor, right: Tensor) -> float:
     """Mean distance of predicted and observed share over BINS bins of equal count."""
-    order = chance.argsort()
+    order = chance.argsort(stable=True)
     parts = zip(chance[order].chunk(BINS), right[order].double().chunk(BINS), strict=True)
     return sum(abs(float(p.mean() - r.mean())) * len(p) for p, r in parts) / len(chance)
 

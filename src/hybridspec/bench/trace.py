@@ -9,6 +9,7 @@ are those of the block's own rows: beyond the first wrong draft they are not tho
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -76,10 +77,17 @@ class Trace:
         return torch.stack([_distinct(self.experts[:, :, one]) for one in layers]).sum(0)
 
     def save(self, path: Path) -> None:
-        """Write the file."""
+        """Write the file whole or not at all; raises TraceError where that fails."""
         told = {"key": dict(self.key), "classes": list(self.classes)}
         tensors = {name: getattr(self, name).contiguous() for name in DTYPES}
-        save_file(tensors, path, metadata={"version": VERSION, "trace": json.dumps(told)})
+        half_written = path.with_suffix(f".{os.getpid()}.part")
+        metadata = {"version": VERSION, "trace": json.dumps(told)}
+        try:
+            save_file(tensors, half_written, metadata=metadata)
+            half_written.replace(path)
+        except (SafetensorError, OSError) as error:
+            half_written.unlink(missing_ok=True)
+            raise TraceError(f"{path} cannot be written: {shortened(str(error))}.") from None
 
     @classmethod
     def load(cls, path: Path) -> "Trace":
@@ -115,7 +123,9 @@ def _distinct(ids: Tensor) -> Tensor:
     P, N, _ = ids.shape
     seen = torch.zeros(P, N, int(ids.max()) + 1 if ids.numel() else 1, dtype=torch.bool)
     seen.scatter_(2, ids.long(), value=True)
-    return seen.cummax(1).values.sum(2)
+    for row in range(1, N):
+        seen[:, row] |= seen[:, row - 1]
+    return seen.sum(2)
 
 
 def _told(path: Path, text: str) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -47,10 +47,7 @@ def trace(
 
     llm = LLM(model, draft_model=draft_model, policy="fixed", mode=mode, device=device)
     found = _recorded(llm, chosen, max_new_tokens)
-    try:
-        found.save(output)
-    except OSError as error:
-        raise OptionError(f"{output} cannot be written ({error.strerror}).") from None
+    found.save(output)
     print(f"{len(found.tokens)} positions of {len(found.classes)} texts written to {output}")
     return 0
 
