@@ -21,14 +21,9 @@ import torch
 from torch import Tensor
 
 from hybridspec.bench.circumstances import observe
+from hybridspec.bench.ground import Costs, Ground
 from hybridspec.bench.loops import loop_start
-from hybridspec.bench.replay import (
-    Costs,
-    Ground,
-    compare,
-    new_experts,
-    slope_to_others,
-)
+from hybridspec.bench.replay import compare, new_experts, slope_to_others
 from hybridspec.bench.trace import Trace
 from hybridspec.models.embedded import DRAFTER
 from hybridspec.policy.acceptance import Acceptance

@@ -8,8 +8,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hybridspec import LLM, SamplingParams
+from hybridspec.bench.ground import Costs, Ground
 from hybridspec.bench.record import record
-from hybridspec.bench.replay import Costs, Engine, Ground, compare, oracle, prices, run
+from hybridspec.bench.replay import Engine, compare, oracle, prices, run
 from hybridspec.bench.trace import Trace
 from hybridspec.core.errors import TraceError
 from hybridspec.models.embedded import heldout_prompts

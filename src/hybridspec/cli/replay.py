@@ -48,7 +48,8 @@ def replay(
 
 
 def _compared(trace: "Trace", acceptance: Path | None, latency: Path | None) -> dict[str, Any]:
-    from hybridspec.bench.replay import Costs, Ground, compare
+    from hybridspec.bench.ground import Costs, Ground
+    from hybridspec.bench.replay import compare
     from hybridspec.policy.latency import Latency
 
     table = None
