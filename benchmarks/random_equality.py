@@ -2,11 +2,12 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Drafted output against plain decoding in a real shape: random weights, their own router, exact.
 
-    python benchmarks/random_equality.py [--prompts 2] [--tokens 500]
+    python benchmarks/random_equality.py [--prompts 2] [--first 0] [--tokens 500]
 
 Plain decoding writes a text first. A drafter with random weights then runs in full, and proposes
 that text, spoiled where a published survival says so: drafts are accepted and rejected at every
-length, and what the target says is its own. Writes results/random_equality.json, or --output.
+length, and what the target says is its own. Hybrid shows the router one row more than it chose, and
+keeps or drops it. Writes results/random_equality.json, or --output.
 """
 
 import argparse
@@ -24,32 +25,49 @@ from hybridspec.bench.worlds import draw_acceptances
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loop import Tally, decode, start
+from hybridspec.engine.measure import measure
 from hybridspec.models.dflash import Drafter
 from hybridspec.models.fused import FusedTarget
 from hybridspec.models.fused_draft import FusedDrafter
 from hybridspec.models.target import Target
-from hybridspec.policy.policy import Fixed
+from hybridspec.policy.acceptance import Acceptance
+from hybridspec.policy.policy import Fixed, Hybrid, Policy
+from hybridspec.policy.routing import RoutingCosts
 
 RESULT = Path(__file__).parent / "results" / "random_equality.json"
-LENGTHS = (1, 2, 3, 4, 5, 8, 13, 16)
+ARMS: tuple[int | str, ...] = (*range(1, MAX_ROWS + 1), "hybrid")
+"""rows of every round, or the policy"""
+PRICES = RoutingCosts(seconds_per_row=1e-6, seconds_per_expert=1e-5, layers=40, correlation=0.4)
+"""such that extra rows are kept and dropped"""
 
 
 def written(
     target: FusedTarget | Target,
     drafter: ScriptedDrafter | None,
-    rows: int,
+    arm: int | str,
     prompt: list[int],
     tokens: int,
-) -> tuple[list[int], Tally]:
-    """What one policy of fixed length writes after a prompt."""
+) -> tuple[list[int], Tally, Policy]:
+    """What one policy writes after a prompt."""
     device, tally = target.head.device, Tally()
     request = start(prompt, target=target, drafter=drafter, stop_ids=(), budget=tokens)
     rounds = CapturedRounds(
-        target=target, drafter=drafter, policy=Fixed(rows, device=device), request=request
+        target=target,
+        drafter=drafter,
+        policy=Fixed(arm if isinstance(arm, int) else MAX_ROWS, device=device),
+        request=request,
     )
+    if arm == "hybrid":
+        block = rounds.drafter.drafter.config.block_size
+        rounds.policy = Hybrid(
+            acceptance=Acceptance.uninformed(block - 1),
+            latency=measure(rounds, block),
+            routing=PRICES,
+            device=device,
+        )
     ahead = 1 if device.type == "cuda" else 0
     ids = [token for emission in decode(rounds, tally, ahead=ahead) for token in emission.token_ids]
-    return ids, tally
+    return ids, tally, rounds.policy
 
 
 def spoiled(
@@ -72,27 +90,36 @@ def compared(
     prompts: int,
     context: int,
     tokens: int,
+    first: int = 0,
 ) -> Iterator[dict[str, object]]:
     """Each prompt at each length, and whether plain decoding's ids came out."""
     vocab_size, generator = target.config.vocab_size, torch.Generator().manual_seed(7)
-    for number in range(prompts):
+    for number in range(first + prompts):
         prompt = torch.randint(vocab_size, (context,), generator=generator).tolist()
-        plain, _ = written(target, None, 1, prompt, tokens)
+        if number < first:
+            continue
+        plain, *_ = written(target, None, 1, prompt, tokens)
         own = spoiled(drafter, prompt, plain, vocab_size, number)
-        for rows in LENGTHS:
-            ids, tally = written(target, own, rows, prompt, tokens)
+        for arm in ARMS:
+            ids, tally, policy = written(target, own, arm, prompt, tokens)
             same = next(
                 (i for i, (a, b) in enumerate(zip(ids, plain, strict=True)) if a != b), None
             )
-            yield {
+            one: dict[str, object] = {
                 "prompt": number,
-                "rows": rows,
+                "rows": arm,
                 "tokens": len(ids),
                 "rounds": tally.rounds,
                 "drafts_accepted": tally.drafts_accepted,
                 "distinct_ids": len(set(plain)),
                 "first_difference": same,
             }
+            if isinstance(policy, Hybrid):
+                one |= {
+                    "extra_rows_kept": int(policy.state.kept),
+                    "extra_rows_dropped": int(policy.state.dropped),
+                }
+            yield one
 
 
 def main() -> int:
@@ -100,6 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="qwen3.6-35b-a3b")
     parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -109,7 +137,8 @@ def main() -> int:
         taps = shape.drafter.target_layer_ids
         target = random_target(shape.target, mode="exact", taps=taps, device=device)
         drafter = random_drafter(shape.drafter, target)
-        sizes = {"prompts": asked.prompts, "context": asked.context, "tokens": asked.tokens}
+        names = ("prompts", "first", "context", "tokens")
+        sizes = {name: getattr(asked, name) for name in names}
         for one in compared(target, drafter, **sizes):
             print(one, flush=True)
             found.append(one)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import gdn_results
+import policy_results
 import round_results
 from table import markdown
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 README, CORRECTNESS, GDN = HERE.parent / "README.md", DOCS / "correctness.md", DOCS / "gdn.md"
-MEASURED = DOCS / "measured.md"
+MEASURED, POLICY = DOCS / "measured.md", DOCS / "policy.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
 SHOWN = ("plain", "fixed:16", "hybrid")
 """policies of the embedded pair in the README"""
@@ -152,6 +153,7 @@ def main() -> int:
         CORRECTNESS: near_ties(load("equality")),
         GDN: gdn_results.tables(verify),
         MEASURED: measured(),
+        POLICY: policy_results.tables(load("policy_facts"), load("policy_replay")),
     }
     texts = {path: drawn(path, part) for path, part in documents.items()}
     texts[DOCS / "gdn_verify.svg"] = gdn_results.figure(verify)

@@ -283,3 +283,18 @@ def test_a_name_that_is_no_directory_is_named(tmp_path):
     for name in (tmp_path / "absent", str(tmp_path / "absent"), "./absent/x", "absent"):
         with pytest.raises(HybridSpecError, match="does not exist"):
             find(name, "model")
+
+
+def test_a_latency_table_that_is_named_is_taken_at_its_word(tmp_path):
+    """And one that is found is put right by what rounds take."""
+    llm, params = LLM(device="cpu"), SamplingParams(max_new_tokens=12)
+    llm.generate("def f(x):", params)
+    assert llm.latency is not None
+    path = tmp_path / "latency.json"
+    llm.latency.save(path, key=llm.tables.key())
+    named = LLM(device="cpu", latency=path)
+    lengths = [named.generate("def f(x):", params).stats.lengths for _ in range(2)]
+    assert lengths[0] == lengths[1]
+    assert named._clock is None
+    assert llm._clock is not None
+    assert float(llm._clock.weights.sum()) > 0

@@ -55,6 +55,12 @@ def _app() -> cyclopts.App:
         help="Measure the seconds of a round by rows and context.",
     )
     app.command(
+        "hybridspec.cli.trace:trace",
+        name="trace",
+        help="Record decoding, to replay policies over it.",
+    )
+    app.command("hybridspec.cli.replay:replay", name="replay", help="Run every policy over traces.")
+    app.command(
         "hybridspec.cli.doctor:doctor", name="doctor", help="What is installed, and what runs here."
     )
     return app

@@ -44,3 +44,7 @@ class CheckpointError(HybridSpecError):
 
 class TableError(HybridSpecError):
     """An acceptance or latency file that is damaged or belongs to something else."""
+
+
+class TraceError(HybridSpecError):
+    """A trace that is damaged, of another version, or of another pair than the ones beside it."""

@@ -61,10 +61,10 @@ class LLM:
         """Load a checkpoint directory or hub id and its DFlash drafter, or the embedded pair.
 
         acceptance, latency: tables to use instead of those found beside the drafter and in the
-        cache. max_context: positions (prompt and new tokens) that must fit into the device's
-        memory, checked before anything is loaded; each request is checked again. progress: told
-        what is read, its bytes so far, and all of them. Raises HybridSpecError with what is wrong
-        and what to do.
+        cache; a latency table that is named is not put right by what rounds take. max_context:
+        positions (prompt and new tokens) that must fit into the device's memory, checked before
+        anything is loaded; each request is checked again. progress: told what is read, its bytes
+        so far, and all of them. Raises HybridSpecError with what is wrong and what to do.
         """
         check_context(max_context)
         options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
@@ -132,7 +132,9 @@ class LLM:
     def _set_up(self, options: EngineOptions, tables: Tables) -> None:
         self.options, self.pair, self.device = options, tables.pair, tables.device
         self._tables, self._latency, self._drafting = tables, None, Drafting()
-        self._clock = Clock.empty(self.block_size, self.device)
+        # a table that the user names is taken at its word, and a run repeats itself
+        is_named = tables.named_latency is not None
+        self._clock = None if is_named else Clock.empty(self.block_size, self.device)
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         check_length(options.length, self.block_size)
