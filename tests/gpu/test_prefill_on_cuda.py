@@ -9,10 +9,10 @@ pytest.importorskip("triton")
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.core.errors import PromptError
-from hybridspec.models import prefill
+from hybridspec.models import prefill, prefill_library
 from hybridspec.models.embedded import heldout_prompts
 from tests.models.fused_cases import LAYERS, commit, read, twins
-from tests.models.prefill_cases import plain_delta, plain_grouped
+from tests.models.prefill_cases import PLAIN
 from tests.tolerances import PREFILL, PREFILL_BF16, distance
 
 pytestmark = pytest.mark.gpu
@@ -58,9 +58,7 @@ def test_in_full_precision_the_reference_is_met(layers, tmp_path):
         tokens = torch.randint(256, (length,), generator=torch.Generator().manual_seed(length))
         for piece in tokens.split(64):
             want = pair.reference.read_prompt(piece, plain)
-        found = prefill.read_prompt(
-            pair.fused, tokens.to(CUDA), fused, chunk=64, delta=plain_delta, grouped=plain_grouped
-        )
+        found = prefill.read_prompt(pair.fused, tokens.to(CUDA), fused, chunk=64, library=PLAIN)
         assert torch.equal(found.tokens.cpu(), want.tokens)
         assert max(differences(fused, plain).values()) < PREFILL, length
 
@@ -74,13 +72,23 @@ def test_the_chunked_delta_rule_equals_the_reference(sizes):
         return torch.randn(size, generator=draw, device=CUDA)
 
     for N in (1, 2, 3, 16, 63, 64, 65, 128, 130):
-        q, k = (torch.nn.functional.normalize(normal(N, H, K), dim=-1).bfloat16() for _ in "qk")
+        q, k = (normal(N, H, K).bfloat16() for _ in "qk")
         v, memory = normal(N, HV, V).bfloat16(), normal(HV, V, K).mT
         log_decay, beta = -normal(N, HV).abs(), normal(N, HV).sigmoid()
-        y, after = prefill.chunked(q, k, v, log_decay, beta, memory)
-        want_y, want_after = plain_delta(q, k, v, log_decay, beta, memory)
+        y, after = prefill_library.chunked(q, k, v, log_decay, beta, memory)
+        want_y, want_after = PLAIN.delta(q, k, v, log_decay, beta, memory)
         assert distance(after, want_after) < 1e-2, N
         assert distance(y, want_y) < 1e-2, N
+
+
+@torch.inference_mode()
+def test_the_convolution_reads_rows_of_any_stride_and_what_came_before():
+    draw = torch.Generator(CUDA).manual_seed(0)
+    before, weight = torch.randn(2, 4, 96, generator=draw, device=CUDA).bfloat16()
+    for N in (1, 2, 3, 4, 63, 64, 65, 130):
+        x = torch.randn(N, 160, generator=draw, device=CUDA).bfloat16()[:, :96]
+        want = PLAIN.convolve(x.float(), before[1:].float(), weight.float())
+        assert distance(prefill_library.convolved(x, before[1:], weight), want) < 1e-2, N
 
 
 @pytest.mark.parametrize("start", [0, 1, 100, 128])
@@ -102,8 +110,8 @@ def test_the_grouped_product_takes_empty_groups_and_any_number_of_rows():
         group = torch.randint(1, 7, (rows,), generator=draw, device=CUDA).sort()[0]
         numbers = torch.arange(8, device=CUDA)
         ends = torch.searchsorted(group, numbers, right=True).to(torch.int32)
-        want = plain_grouped(x.float(), weight.float(), ends)
-        assert distance(prefill.grouped(x, weight, ends), want) < 1e-2
+        want = PLAIN.grouped(x.float(), weight.float(), ends)
+        assert distance(prefill_library.grouped(x, weight, ends), want) < 1e-2
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@
 import pytest
 
 pytest.importorskip("triton")
+pytest.importorskip("cyclopts")
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.cli import main

@@ -14,14 +14,14 @@ from hybridspec.core.errors import OptionError
 from hybridspec.kernels.reference import attention
 from hybridspec.kernels.reference import experts as reference_experts
 from hybridspec.kernels.reference.router import route
-from hybridspec.models import prefill
+from hybridspec.models import prefill, prefill_library
 from hybridspec.models.target import PREFILL_ROWS
 from tests.models.fused_cases import (
     LAYERS,
     few_programs,  # noqa: F401
     twins,
 )
-from tests.models.prefill_cases import plain_delta, plain_grouped
+from tests.models.prefill_cases import PLAIN
 from tests.tolerances import FUSED, distance
 
 pytestmark = [
@@ -37,9 +37,7 @@ def compare(pair, length, chunk, before=0, dtype=torch.float32):
         if len(piece):
             parts = piece.split(PREFILL_ROWS)
             readings = [pair.reference.read_prompt(part, plain) for part in parts]
-            found = prefill.read_prompt(
-                pair.fused, piece, fused, chunk=chunk, delta=plain_delta, grouped=plain_grouped
-            )
+            found = prefill.read_prompt(pair.fused, piece, fused, chunk=chunk, library=PLAIN)
             taps = torch.cat([one.taps for one in readings])
             assert distance(found.taps, taps) < FUSED[dtype]
             assert torch.equal(found.tokens, readings[-1].tokens)
@@ -74,13 +72,12 @@ def test_prescribed_experts_are_taken_by_absolute_position(tmp_path):
     table = torch.stack([torch.randperm(6)[:3] for _ in range(3 * 40)]).view(3, 40, 3).int()
     steered = replace(pair.fused, steered=table)
     tokens, states = torch.randint(256, (20,)), [pair.states(64)[1] for _ in range(2)]
-    parts = {"delta": plain_delta, "grouped": plain_grouped}
     taps = [
-        prefill.read_prompt(steered, tokens, state, chunk=chunk, **parts).taps
+        prefill.read_prompt(steered, tokens, state, chunk=chunk, library=PLAIN).taps
         for state, chunk in zip(states, (20, 6), strict=True)
     ]
     assert distance(*taps) < FUSED[torch.float32]
-    free = prefill.read_prompt(pair.fused, tokens, pair.states(64)[1], chunk=20, **parts)
+    free = prefill.read_prompt(pair.fused, tokens, pair.states(64)[1], chunk=20, library=PLAIN)
     assert distance(free.taps, taps[0]) > 10 * FUSED[torch.float32]
 
 
@@ -93,15 +90,15 @@ def test_attention_equals_the_reference(start):
     assert distance(prefill.attend(q, keys, values, start), want) < 2e-6
 
 
-@pytest.mark.parametrize("product", [plain_grouped, prefill.grouped])
-def test_sorted_experts_equal_the_reference_though_some_are_chosen_by_none(product):
+@pytest.mark.parametrize("library", [PLAIN, replace(PLAIN, grouped=prefill_library.grouped)])
+def test_sorted_experts_equal_the_reference_though_some_are_chosen_by_none(library):
     draw = torch.Generator().manual_seed(0)
     x, gate_up = torch.randn(9, 16, generator=draw), torch.randn(12, 16, 16, generator=draw)
     down = torch.randn(12, 16, 8, generator=draw)
     ids, weights = route(
         torch.randn(9, 12, generator=draw).index_fill(1, torch.tensor([0, 5, 11]), -9), 2
     )
-    found = prefill.experts(x, ids, weights, gate_up, down, product)
+    found = prefill.experts(x, ids, weights, gate_up, down, library)
     want = reference_experts.experts(x, ids, weights, gate_up, down.transpose(0, 1).contiguous())
     assert distance(found, want) < 2e-6
 
@@ -109,4 +106,4 @@ def test_sorted_experts_equal_the_reference_though_some_are_chosen_by_none(produ
 def test_a_missing_library_is_named_with_the_way_out(monkeypatch):
     monkeypatch.setitem(sys.modules, "fla", None)
     with pytest.raises(OptionError, match=r"hybridspec\[cuda\]"):
-        prefill.require_fla()
+        prefill_library.require_fla()

@@ -23,7 +23,7 @@ from hybridspec.kernels.reference.gdn import Convolution
 from hybridspec.kernels.reference.norm import HeadGate, Heads
 from hybridspec.kernels.reference.router import Routing, Steering
 from hybridspec.kernels.reference.stream import Stream
-from hybridspec.models import prefill
+from hybridspec.models import prefill, prefill_library
 from hybridspec.models.fused_layers import (
     Destination,
     FusedLayer,
@@ -101,7 +101,7 @@ class FusedTarget:
         on CUDA without flash-linear-attention.
         """
         if device.type == "cuda":
-            prefill.require_fla()
+            prefill_library.require_fla()
         config, to = target.config, Destination(device, dtype)
         check_widths(config)
         width = config.moe_intermediate_size

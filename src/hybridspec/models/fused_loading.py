@@ -10,7 +10,7 @@ the same code makes models of shapes alone, from which memory is estimated (`eng
 from pathlib import Path
 
 from hybridspec.core.options import Mode
-from hybridspec.models import prefill
+from hybridspec.models import prefill_library
 from hybridspec.models.dflash import read_drafter
 from hybridspec.models.draft_config import DraftConfig
 from hybridspec.models.fused import FusedTarget, empty_buffers
@@ -38,7 +38,7 @@ def load_fused_target(
     """
     check_widths(config)
     if read.device.type == "cuda":
-        prefill.require_fla()
+        prefill_library.require_fla()
     to, width = Destination(read.device, read.dtype), config.moe_intermediate_size
     parts = read_target(
         directory,

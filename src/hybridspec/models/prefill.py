@@ -2,92 +2,37 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """A prompt through the fused target's weights, a chunk of rows at a time, in library kernels.
 
-Dense products are cuBLAS's, the delta rule is flash-linear-attention's, attention and the product
-over sorted experts are PyTorch's. One program for all modes and policies, and deterministic: no
-sum depends on the order of atomics. The residual stream is fp32, as in decoding.
+Dense products are cuBLAS's, attention is PyTorch's, `prefill_library.py` has the rest. One program
+for all modes and policies, and deterministic: no sum depends on the order of atomics. The residual
+stream is fp32, as in decoding.
 
 What a reader gets wrong: the chunk rounds elsewhere than 16 rows of decoding do, so exactness
 starts from the state that is left here, not before it. The host asks for the length once a chunk.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
 
-from hybridspec.core.errors import OptionError
 from hybridspec.core.records import Reading
 from hybridspec.kernels import head
-from hybridspec.kernels.reference.activation import sigmoid, silu, softplus
 from hybridspec.kernels.reference.attention import PAGE
 from hybridspec.kernels.reference.gdn import GdnState, GdnWeights
-from hybridspec.kernels.reference.norm import gated_rms_norm, l2_norm, rms_norm
+from hybridspec.kernels.reference.norm import gated_rms_norm, rms_norm
 from hybridspec.kernels.reference.rotary import rotate
 from hybridspec.kernels.reference.router import route, route_by_probability
 from hybridspec.kernels.reference.stream import write
 from hybridspec.models.fused_layers import FusedMlp, FusedMoe
+from hybridspec.models.prefill_library import LIBRARY, Library
 from hybridspec.models.state import TargetState
 from hybridspec.models.target import PREFILL_CHUNK, AttentionMixer, GdnMixer
 
 if TYPE_CHECKING:
     from hybridspec.models.fused import FusedTarget
-
-DeltaRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""contract of `chunked`"""
-Grouped = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""contract of `grouped`"""
-
-
-def require_fla() -> None:
-    """Raise OptionError unless flash-linear-attention can be imported."""
-    try:
-        import fla.ops.gated_delta_rule  # noqa: F401  # pyright: ignore
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"device cuda reads prompts with flash-linear-attention, and module {error.name} is "
-            "missing: install hybridspec[cuda] or give --device cpu."
-        ) from None
-
-
-def chunked(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, memory: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gated delta rule in chunks of 64 rows, by flash-linear-attention (CUDA alone).
-
-    q, k            [N, H, K]    float, normalised; q is not scaled yet
-    v               [N, HV, V]   float, of the same dtype
-    log_decay, beta [N, HV]      float32
-    memory          [HV, K, V]   float32, K fastest in memory
-    returns         [N, HV, V] of v's dtype, and the memory after all rows, like memory
-    """
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # pyright: ignore
-
-    rule = cast("Callable[..., tuple[Tensor, Tensor]]", chunk_gated_delta_rule)
-    y, after = rule(
-        q[None],
-        k[None],
-        v[None],
-        log_decay[None],
-        beta[None],
-        scale=q.shape[-1] ** -0.5,
-        initial_state=memory.mT[None],
-        output_final_state=True,
-        state_v_first=True,
-    )
-    return y[0], after[0].mT
-
-
-def grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Rows of each group times that group's matrix.
-
-    x [M, D] bfloat16, groups in order; weight [E, O, D]; ends [E] int32: row behind each group
-    returns [M, O]
-    """
-    return F.grouped_mm(x, weight.mT, offs=ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +43,7 @@ class Chunk:
     state: TargetState
     start: int
     """position of the first row"""
-    delta: DeltaRule
-    grouped: Grouped
+    library: Library
 
     @property
     def dtype(self) -> torch.dtype:
@@ -117,19 +61,18 @@ def read_prompt(
     state: TargetState,
     *,
     chunk: int = PREFILL_CHUNK,
-    delta: DeltaRule = chunked,
-    grouped: Grouped = grouped,
+    library: Library = LIBRARY,
 ) -> Reading:
     """Read tokens [N] int64, N >= 1, that are certain; the state moves past them.
 
     The Reading has the taps of all rows, but token and gap of the last; whoever wants memory
-    bounded hands over `chunk` tokens at a time. delta and grouped are given by tests alone.
+    bounded hands over `chunk` tokens at a time.
     """
     assert len(tokens), "a prompt has a token"
     taps, hidden = list[Tensor](), tokens.new_zeros(0, dtype=torch.float32)
     start = int(state.length)
     for piece in tokens.split(chunk):
-        own = Chunk(target=target, state=state, start=start, delta=delta, grouped=grouped)
+        own = Chunk(target=target, state=state, start=start, library=library)
         hidden, tapped = _read(piece, own)
         taps.append(tapped)
         start += len(piece)
@@ -168,28 +111,23 @@ def _gdn(mixer: GdnMixer, x: Tensor, chunk: Chunk) -> Tensor:
     HV, V, C = config.linear_num_value_heads, config.linear_value_head_dim, config.conv_width
     y = F.linear(x, mixer.in_proj)[:, : C + HV * V + 2 * HV]
     qkv, z, b, a = y.split((C, HV * V, HV, HV), dim=1)
-    seen = delta_rows(qkv, a, b, mixer.weights, state, chunk.delta).float()
+    seen = delta_rows(qkv, a, b, mixer.weights, state, chunk.library).float()
     gated = gated_rms_norm(seen, z.reshape(-1, HV, V).float(), mixer.norm, config.rms_norm_eps)
     return F.linear(gated.reshape(-1, HV * V).to(chunk.dtype), mixer.out_proj)
 
 
 def delta_rows(
-    qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState, delta: DeltaRule
+    qkv: Tensor, a: Tensor, b: Tensor, weights: GdnWeights, state: GdnState, library: Library
 ) -> Tensor:
     """Contract of kernels.reference.gdn.prefill; sums and gates in float32, N of any size."""
     HV, K, V = state.recurrent.shape
-    window, N = torch.cat((state.conv, qkv)), len(qkv)
-    mixed = window[:N].float() * weights.conv[0].float()
-    for place in range(1, len(weights.conv)):
-        mixed.addcmul_(window[place : place + N].float(), weights.conv[place].float())
-    state.conv.copy_(window[-len(state.conv) :])
-    mixed = silu(mixed)
+    mixed, before = library.convolve(qkv, state.conv, weights.conv), len(state.conv)
+    state.conv.copy_(torch.cat((state.conv, qkv[-before:]))[-before:])
     H = (mixed.shape[1] - HV * V) // (2 * K)
     q, k, v = mixed.split((H * K, H * K, HV * V), dim=1)
-    q, k = (l2_norm(x.reshape(-1, H, K)).to(qkv.dtype) for x in (q, k))
-    log_decay = -weights.decay_rate * softplus(a.float() + weights.dt_bias)
-    v = v.reshape(-1, HV, V).to(qkv.dtype)
-    y, memory = delta(q, k, v, log_decay, sigmoid(b.float()), state.recurrent)
+    q, k, v = q.reshape(-1, H, K), k.reshape(-1, H, K), v.reshape(-1, HV, V)
+    log_decay = -weights.decay_rate * F.softplus(a.float() + weights.dt_bias)
+    y, memory = library.delta(q, k, v, log_decay, b.float().sigmoid(), state.recurrent)
     state.recurrent.copy_(memory)
     return y
 
@@ -208,7 +146,7 @@ def _attention(mixer: AttentionMixer, x: Tensor, chunk: Chunk) -> Tensor:
     positions = torch.arange(chunk.start, chunk.start + N, device=x.device)
     keys[positions // PAGE, :, positions % PAGE] = k
     values[positions // PAGE, :, positions % PAGE] = v.reshape(N, HKV, D)
-    seen = attend(q, keys, values, chunk.start) * sigmoid(gate.float())
+    seen = attend(q, keys, values, chunk.start) * gate.float().sigmoid()
     return F.linear(seen.reshape(N, H * D).to(dtype), mixer.out_proj)
 
 
@@ -235,7 +173,7 @@ def _moe(number: int, moe: FusedMoe, x: Tensor, chunk: Chunk) -> Tensor:
     config, steered = chunk.target.config, chunk.target.steered
     E, k = config.num_experts, config.num_experts_per_tok
     logits = F.linear(x, moe.router.float())
-    allowed, share, x = logits[:, :E], sigmoid(logits[:, E:]), x.to(chunk.dtype)
+    allowed, share, x = logits[:, :E], logits[:, E:].sigmoid(), x.to(chunk.dtype)
     if steered is not None:
         table = steered[number, chunk.start : chunk.start + len(x)].long()
         ids = torch.sort(allowed.gather(1, table), dim=1, descending=True, stable=True)[1]
@@ -244,15 +182,15 @@ def _moe(number: int, moe: FusedMoe, x: Tensor, chunk: Chunk) -> Tensor:
         weights = weights / weights.sum(-1, keepdim=True) if config.norm_topk_prob else weights
     else:
         ids, weights = (route if config.norm_topk_prob else route_by_probability)(allowed, k)
-    routed = experts(x, ids, weights, moe.gate_up[:E], moe.down[:E], chunk.grouped)
+    routed = experts(x, ids, weights, moe.gate_up[:E], moe.down[:E], chunk.library)
     for gate_up, down in zip(moe.gate_up[E:], moe.down[E:], strict=True):
         gate, up = F.linear(x, gate_up).float().chunk(2, dim=1)
-        routed = routed + F.linear((silu(gate) * up * share).to(x.dtype), down)
+        routed = routed + F.linear((F.silu(gate) * up * share).to(x.dtype), down)
     return routed
 
 
 def experts(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, grouped: Grouped
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, library: Library
 ) -> Tensor:
     """Weighted sum of the chosen experts' outputs, rows sorted by expert.
 
@@ -267,9 +205,9 @@ def experts(
     chosen, order = ids.flatten().sort(stable=True)
     numbers = torch.arange(len(gate_up), device=ids.device)
     ends = torch.searchsorted(chosen, numbers, right=True).to(torch.int32)
-    gate, up = grouped(x[order // k], gate_up, ends).float().chunk(2, dim=1)
-    inner = silu(gate) * up * weights.flatten()[order, None]
-    out = grouped(inner.to(x.dtype), down, ends)
+    gate, up = library.grouped(x[order // k], gate_up, ends).float().chunk(2, dim=1)
+    inner = F.silu(gate) * up * weights.flatten()[order, None]
+    out = library.grouped(inner.to(x.dtype), down, ends)
     places = torch.empty_like(order)
     places[order] = torch.arange(N * k, device=ids.device)
     return out[places].view(N, k, -1).sum(1, dtype=torch.float32)
@@ -277,4 +215,4 @@ def experts(
 
 def _mlp(mlp: FusedMlp, x: Tensor) -> Tensor:
     gate, up = F.linear(x, mlp.gate_up).float().chunk(2, dim=1)
-    return F.linear((silu(gate) * up).to(x.dtype), mlp.down)
+    return F.linear((F.silu(gate) * up).to(x.dtype), mlp.down)
