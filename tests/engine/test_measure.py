@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 import torch
 
-from hybridspec.engine.measure import REPEATS, measure
+from hybridspec.core.records import Block
+from hybridspec.engine.measure import REPEATS, measure, measure_routing
 from tests.decoding import begin, differing, load, plain_ids
 from tests.tiny import ScriptedDrafter
 
@@ -44,8 +45,49 @@ def test_drafted_rounds_of_every_length_and_plain_steps_are_timed_and_nothing_mo
     assert latency.plain[len(PROMPT)] > 0
 
 
+class AnyDrafter:
+    """Drafts the same after any anchor."""
+
+    def empty_state(self, positions):
+        return positions
+
+    def take(self, taps, state, rows=None):
+        pass
+
+    def inject(self, state):
+        pass
+
+    def propose(self, anchor, state):
+        tokens = torch.cat((anchor.view(1), torch.arange(BLOCK - 1)))
+        return Block(tokens=tokens, log_odds=torch.zeros(BLOCK - 1))
+
+
 class Spied:
     """A target whose way to the router is watched."""
 
     def __init__(self, target, read_to_router):
         self.read_to_router, self.read_on = read_to_router, target.read_on
+
+
+def test_rows_and_experts_are_priced_in_every_length_and_nothing_moves(tiny_target):
+    target = load(tiny_target)
+    rounds = begin(target, PROMPT, drafter=AnyDrafter())
+    before, ledger = deepcopy(rounds.request.target), deepcopy(rounds.request.ledger)
+    assert measure_routing(rounds, BLOCK, [5, 6]) is None  # this target counts no experts
+    read: list[tuple[int, int]] = []
+
+    def spy(tokens, rows, state):
+        read.append((int(tokens[0]), int(rows)))
+        return type(target).read_to_router(target, tokens, rows, state)
+
+    spied = Spied(target, spy)
+    spied.fetched = torch.tensor([2, 3], dtype=torch.int32)
+    rounds.target = spied
+    found = measure_routing(rounds, BLOCK, [5, 6])
+    assert found is not None
+    assert found.layers == 2
+    drafted = [(anchor, rows) for anchor in (5, 6) for rows in range(1, BLOCK + 1)]
+    assert read == drafted
+    assert differing(rounds.request.target, before) == []
+    for field in fields(ledger):
+        assert torch.equal(getattr(rounds.request.ledger, field.name), getattr(ledger, field.name))

@@ -2,6 +2,8 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """A profile on CUDA: measured as captured graphs, taken by the engine, and of no use elsewhere."""
 
+import json
+
 import pytest
 
 pytest.importorskip("triton")
@@ -18,6 +20,9 @@ def test_a_profile_is_taken_by_the_engine_and_refused_on_another_device(tmp_path
     path = tmp_path / "latency.json"
     arguments = ["--device", "cuda", "--contexts", "64,512", "--output", str(path)]
     assert main(["profile", *arguments]) == 0
+    prices = json.loads(path.read_text(encoding="utf-8"))["routing"]
+    assert prices["seconds_per_expert"] >= 0
+    assert prices["layers"] == 8
     hybrid = LLM(device="cuda", latency=path)
     params = SamplingParams(max_new_tokens=64)
     plain = hybrid.using(policy="plain").generate("def area(r):", params)

@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from hybridspec.bench.heard_fused import HeardFusedTarget
 from hybridspec.core.errors import OptionError
 from hybridspec.engine.graph import recorded
 from hybridspec.models.fused import FusedTarget
@@ -76,6 +77,19 @@ def test_a_row_of_a_block_equals_plain_decoding_bit_for_bit(device, dtype, tmp_p
     commit(block, rows)
     for name, tensor in block.committed().items():
         assert torch.equal(step.committed()[name], tensor), name
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@torch.inference_mode()
+def test_distinct_experts_are_counted_layer_by_layer(layers, tmp_path):
+    """Against the ids of a trace's target; the shared expert is none of them."""
+    pair = twins(tmp_path, "cpu", torch.float32, "exact", layers)
+    target = HeardFusedTarget.listening(pair.fused)
+    for rows in (1, 3, 5):
+        target.heard.clear()
+        read(target, BLOCK, rows, pair.states(64)[1])
+        distinct = [len(ids[:rows].unique()) for ids in target.heard]
+        assert target.fetched.tolist() == distinct
 
 
 @pytest.mark.parametrize(("device", "dtype"), EVERYWHERE)

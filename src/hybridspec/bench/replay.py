@@ -31,7 +31,7 @@ from hybridspec.policy.alternatives import (
 )
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.policy import Hybrid
-from hybridspec.policy.routing import RoutingCosts
+from hybridspec.policy.routing import RoutingCosts, correlation
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
 
@@ -210,15 +210,10 @@ def prices(ground: Ground) -> RoutingCosts:
 
 
 def slope_to_others(trace: Trace) -> float:
-    """s: new experts of another layer for one new at the first router beyond the mean, 0..1.
-
-    Least squares within each number of rows.
-    """
-    first = new_experts(trace.unions(0))
-    others = (new_experts(trace.unions()) - first) / max(trace.experts.shape[2] - 1, 1)
-    first, others = first - first.mean(0), others - others.mean(0)
-    spread = float((first * first).sum())
-    return min(max(float((first * others).sum()) / spread, 0.0), 1.0) if spread else 0.0
+    """s of the trace; policy.routing.correlation says of what."""
+    layers = range(trace.experts.shape[2])
+    each = torch.stack([new_experts(trace.unions(layer)) for layer in layers], dim=-1)
+    return correlation(each[..., 0], each[..., 1:])
 
 
 def new_experts(unions: Tensor) -> Tensor:

@@ -83,6 +83,11 @@ class ScriptedReader:
         """The target's."""
         return self.target.head
 
+    @property
+    def fetched(self) -> Tensor | None:
+        """The target's."""
+        return self.target.fetched
+
     def empty_state(self, positions: int) -> TargetState:
         """The target's."""
         return self.target.empty_state(positions)

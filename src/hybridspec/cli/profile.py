@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""`hybridspec profile`: seconds of a round by rows and context, written to `latency.json`."""
+"""`hybridspec profile`: seconds of a round by rows and context, and of an expert, in a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from hybridspec.core.options import DeviceName, Mode
 if TYPE_CHECKING:
     from hybridspec.engine.llm import LLM
     from hybridspec.policy.latency import Latency
+    from hybridspec.policy.routing import RoutingCosts
 
 
 def profile(
@@ -58,6 +59,7 @@ def profile(
         raise OptionError(f"{path} cannot be written ({error.strerror}); name --output.") from None
     for context in latency.seconds:
         print(_line(latency, context))
+    print(_prices(latency.routing))
     print(f"written to {path}")
     return 0
 
@@ -114,4 +116,14 @@ def _line(latency: "Latency", context: int) -> str:
         f"1 row {row[0] * 1e3:.2f}, {len(row)} rows {row[-1] * 1e3:.2f}, "
         f"of which draft {latency.draft[context] * 1e3:.2f}; "
         f"commit {latency.commit[context] * 1e3:.2f}"
+    )
+
+
+def _prices(routing: "RoutingCosts | None") -> str:
+    if routing is None:
+        return "experts: not counted on this device"
+    return (
+        f"an expert {routing.seconds_per_expert * 1e6:.2f} us, a row without any "
+        f"{routing.seconds_per_row * 1e6:.1f} us; an expert more at the first router, "
+        f"{routing.correlation:.2f} more at each of {routing.layers - 1} others"
     )

@@ -8,14 +8,16 @@ moved: the rounds here are real ones that stop short of settle and commit.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from hybridspec.engine.graph import Captured
 from hybridspec.engine.round import Rounds
+from hybridspec.kernels.reference.accept import Ledger
 from hybridspec.policy.latency import Latency
+from hybridspec.policy.routing import RoutingCosts
 
 REPEATS = 5
 """rounds of each kind, after one to warm up; kinds take turns: a slow moment hits all"""
@@ -33,16 +35,35 @@ def measure(rounds: Rounds, block_size: int, repeats: int = REPEATS) -> Latency:
     for repeat in range(repeats + 1):
         for rows, own in enumerate(samples):
             count.fill_(rows)
-            int(ledger.rounds)  # what is under way has ended
-            begun = time.perf_counter()
-            run = drafted_round if rows else plain_step
-            run()
-            int(ledger.rounds)
+            spent = _timed(drafted_round if rows else plain_step, ledger)
             if repeat:
-                own.append(time.perf_counter() - begun)
+                own.append(spent)
     plain, *drafted = [statistics.median(own) for own in samples]
     context = int(ledger.length)
     return Latency.measured({context: drafted}, plain={context: plain})
+
+
+@torch.inference_mode()
+def measure_routing(rounds: Rounds, block_size: int, anchors: Sequence[int]) -> RoutingCosts | None:
+    """What rows and experts cost, by blocks drafted after each of `anchors`. Changes nothing.
+
+    None where the target counts no experts (on a CPU).
+    """
+    target, ledger = rounds.target, rounds.request.ledger
+    if target.fetched is None:
+        return None
+    count, before = rounds.request.one.clone(), ledger.anchor.clone()
+    drafted_round = Captured(lambda: _drafted(rounds, count), count.device)
+    drafted_round.prepare()
+    seconds, fetched = torch.empty(len(anchors), block_size), list[Tensor]()
+    for block, anchor in enumerate(anchors):
+        ledger.anchor.fill_(anchor)
+        for rows in range(1, block_size + 1):
+            count.fill_(rows)
+            seconds[block, rows - 1] = _timed(drafted_round, ledger)
+            fetched.append(target.fetched.cpu())
+    ledger.anchor.copy_(before)
+    return RoutingCosts.fitted(seconds, torch.stack(fetched).view(*seconds.shape, -1))
 
 
 @torch.inference_mode()
@@ -68,13 +89,19 @@ def _median(run: Callable[[], object], rounds: Rounds, repeats: int) -> float:
     captured = Captured(run, ledger.anchor.device)
     captured.prepare()
     for repeat in range(repeats + 1):
-        int(ledger.rounds)  # what is under way has ended
-        begun = time.perf_counter()
-        captured()
-        int(ledger.rounds)
+        spent = _timed(captured, ledger)
         if repeat:
-            own.append(time.perf_counter() - begun)
+            own.append(spent)
     return statistics.median(own)
+
+
+def _timed(run: Callable[[], object], ledger: Ledger) -> float:
+    """Seconds of one run, its work on the device included."""
+    int(ledger.rounds)  # what is under way has ended
+    begun = time.perf_counter()
+    run()
+    int(ledger.rounds)
+    return time.perf_counter() - begun
 
 
 def _plain(rounds: Rounds) -> None:

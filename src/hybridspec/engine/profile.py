@@ -14,12 +14,20 @@ from hybridspec.core.errors import OptionError
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.engine.llm import LLM
 from hybridspec.engine.loop import start
-from hybridspec.engine.measure import REPEATS, measure, measure_draft, spend_commits
+from hybridspec.engine.measure import (
+    REPEATS,
+    measure,
+    measure_draft,
+    measure_routing,
+    spend_commits,
+)
 from hybridspec.engine.round import Rounds
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed
 
 DEFAULT_CONTEXTS = (1024, 16384, 65536)
+ANCHORS = 12
+"""tokens after which blocks are drafted, to see what experts cost"""
 
 
 def contexts_for(llm: LLM, tokens: int, asked: Sequence[int] | None) -> list[int]:
@@ -61,12 +69,15 @@ def profile(
     """
     seconds, plain = dict[int, list[float]](), dict[int, float]()
     draft, commit = dict[int, float](), dict[int, float]()
+    routing = None
     for done, context in enumerate(contexts):
         progress(done, len(contexts))
         try:
             rounds = _opened(llm, list(text[:context]))
             found = measure(rounds, llm.block_size, repeats)
             draft[context] = measure_draft(rounds, repeats)
+            if not done:
+                routing = measure_routing(rounds, llm.block_size, _spread(text))
             commit[context] = spend_commits(rounds, llm.block_size, repeats)
         except torch.OutOfMemoryError:
             raise OptionError(
@@ -74,7 +85,12 @@ def profile(
             ) from None
         seconds[context], plain[context] = list(found.seconds[context]), found.plain[context]
     progress(len(contexts), len(contexts))
-    return Latency.measured(seconds, plain=plain, draft=draft, commit=commit)
+    return Latency.measured(seconds, plain=plain, routing=routing, draft=draft, commit=commit)
+
+
+def _spread(text: Sequence[int]) -> list[int]:
+    """ANCHORS of the text's ids, from all over it."""
+    return list(text[:: max(1, len(text) // ANCHORS)])[:ANCHORS]
 
 
 def _opened(llm: LLM, prompt: list[int]) -> Rounds:

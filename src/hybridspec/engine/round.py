@@ -31,6 +31,11 @@ class Reader(Protocol):
         """[V, D]: where it is, all else is."""
         ...
 
+    @property
+    def fetched(self) -> Tensor | None:
+        """[routers] int32: distinct experts of each that the last pass read; None: not counted."""
+        ...
+
     def empty_state(self, positions: int) -> TargetState:
         """A state that has read nothing."""
         ...

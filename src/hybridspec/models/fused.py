@@ -127,6 +127,12 @@ class FusedTarget:
         numbered = enumerate(self.layers)
         return next((i, layer.mlp) for i, layer in numbered if isinstance(layer.mlp, FusedMoe))
 
+    @property
+    def fetched(self) -> Tensor:
+        """[routers] int32: distinct routed experts of each layer that the last pass read."""
+        routed = [number for number, is_routed in enumerate(self.config.routed_layers) if is_routed]
+        return self.buffers.counts[routed] - self.buffers.routings[0].pieces
+
     def empty_state(self, positions: int) -> FusedState:
         """A state that has read nothing, with room for `positions` and one block beyond."""
         plain = TargetState.empty(self.config, positions, self.head.device, dtype=self.head.dtype)

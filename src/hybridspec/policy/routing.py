@@ -8,6 +8,10 @@ with the tokens that the row promises.
 """
 
 from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
 
 from hybridspec.core.errors import TableError
 
@@ -28,3 +32,49 @@ class RoutingCosts:
     def __post_init__(self) -> None:
         if not 0 <= self.correlation <= 1:
             raise TableError(f"correlation must lie between 0 and 1, got {self.correlation}.")
+
+    @classmethod
+    def fitted(cls, seconds: Tensor, fetched: Tensor) -> "RoutingCosts":
+        """From blocks that were read in every length, by least squares.
+
+        seconds [R, BLOCK]           of a round with 1, 2, ... rows of each of R blocks
+        fetched [R, BLOCK, routers]  distinct experts of each layer with a router
+        """
+        fetched = fetched.double()
+        experts = fetched.sum(-1)
+        rows = torch.arange(1, seconds.shape[1] + 1).expand_as(experts).double()
+        per_row, per_expert = _prices(rows, experts, seconds.double())
+        new = fetched.diff(dim=1)
+        return cls(
+            seconds_per_row=per_row,
+            seconds_per_expert=per_expert,
+            layers=fetched.shape[2],
+            correlation=correlation(new[..., 0], new[..., 1:]),
+        )
+
+
+def correlation(first: Tensor, others: Tensor) -> float:
+    """s, 0..1: experts new to another layer for one new to the first beyond the mean of its rows.
+
+    first [R, N], others [R, N, routers - 1] float64: experts that rows 2, 3, ... N + 1 add
+    """
+    if not others.shape[2]:
+        return 0.0
+    first, each = first - first.mean(0), others.mean(2)
+    spread = float(first.square().sum())
+    slope = float((first * (each - each.mean(0))).sum()) / spread if spread else 0.0
+    return min(max(slope, 0.0), 1.0)
+
+
+def _prices(rows: Tensor, experts: Tensor, seconds: Tensor) -> tuple[float, float]:
+    """Seconds of a row and of an expert beside what a round costs anyhow, none below 0."""
+    fits = list[tuple[float, float, float]]()
+    for is_row, is_expert in ((1, 1), (0, 1), (1, 0), (0, 0)):
+        columns = torch.stack((torch.ones_like(rows), is_row * rows, is_expert * experts), dim=-1)
+        columns = columns.reshape(-1, 3)
+        inverse = cast("Tensor", torch.linalg.pinv(columns))
+        found = inverse @ seconds.reshape(-1)
+        missed = float((columns @ found - seconds.reshape(-1)).square().sum())
+        fits.append((missed, float(found[1]), float(found[2])))
+    _, per_row, per_expert = min(fit for fit in fits if min(fit[1:]) >= 0)
+    return per_row, per_expert
