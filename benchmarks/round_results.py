@@ -5,17 +5,20 @@
 from typing import Any
 
 from figure import Line, lines
-from table import markdown
+from table import circumstances, markdown
 
 OWN = "own"
 PEERS = (
-    ("vLLM 0.26.0, plain", 1, 4.21),
-    ("vLLM 0.26.0, DFlash, 4 rows", 4, 8.66),
-    ("vLLM 0.26.0, DFlash, 8 rows", 8, 8.73),
-    ("vLLM 0.26.0, DFlash, 16 rows", 16, 8.14),
-    ("SGLang 0.5.16, DFlash, 16 rows", 16, 9.27),
+    ("vLLM 0.26.0, DFlash", 1, 4.21),
+    ("vLLM 0.26.0, DFlash", 4, 8.66),
+    ("vLLM 0.26.0, DFlash", 8, 8.73),
+    ("vLLM 0.26.0, DFlash", 16, 8.14),
+    ("SGLang 0.5.16, DFlash", 16, 9.27),
+    ("Transformers 5.17.0 and fla 0.6.0, forward alone", 1, 93.0),
+    ("Transformers 5.17.0 and fla 0.6.0, forward alone", 16, 137.0),
 )
-"""rows and ms of a round, random weights"""
+"""rows and ms of a round, random weights; one row: a plain step"""
+COMPARED = (1, 4, 8, 16)
 
 Result = dict[str, Any]
 
@@ -33,12 +36,14 @@ def tables(run: Result, decode: Result) -> str:
         _verification(modes),
         f"From 4 to 16 rows T grows by {_growth(modes['fast']):.0f} % (fast, own choice), where "
         "arXiv 2611.04055 reports 71 % for real text.",
-        _circumstances(run),
-        "**Peers** (the same card and shape, random weights, 30 November 2026): rounds with draft "
-        "and acceptance, whose drafts share experts, so that real ones cost more.",
-        markdown(("engine", "ms"), [(name, f"{ms:.2f}") for name, _, ms in PEERS]),
+        circumstances(run),
+        "**Side by side** (the same kind of card, the same shape, random weights, context 1 K), ms "
+        "of a plain step and of rounds with draft and acceptance. Peers: 30 November 2026; their "
+        "drafts share experts, so that real ones cost more. HybridSpec: exact mode, drafts that "
+        "share none but by chance, the sum of a draft, a verification and a commit above.",
+        _side_by_side(modes["exact"]),
     ]
-    parts += [_decoding(decode), _circumstances(decode)]
+    parts += [_decoding(decode), circumstances(decode)]
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
@@ -105,6 +110,22 @@ def _growth(results: list[Result]) -> float:
     return 100 * (times[16] / times[4] - 1)
 
 
+def _side_by_side(ours: list[Result]) -> str:
+    """Rounds by engine; one row is a plain step."""
+    draft, commit = (_arms(ours, arm)[0]["median_us"] / 1e3 for arm in ("draft", "commit"))
+    plain = _arms(ours, "plain")[0]["median_us"] / 1e3
+    rounds = {r["rows"]: draft + r["median_us"] / 1e3 + commit for r in _arms(ours, "verify")}
+    times = {"HybridSpec": {**rounds, 1: plain}}
+    for name, rows, ms in PEERS:
+        times.setdefault(name, {})[rows] = ms
+    rows = [
+        (name, *(f"{own[n]:.2f}" if n in own else "" for n in COMPARED))
+        for name, own in times.items()
+    ]
+    head = ("plain", *(f"{n} rows" for n in COMPARED[1:]))
+    return markdown(("engine", *head), rows)
+
+
 def _decoding(run: Result) -> str:
     head = ("policy", "tok/s", "x plain", "ms a round", "tokens", "rows", "experts", "GB", "TB/s")
     rows = []
@@ -138,12 +159,3 @@ def choice(run: Result) -> str:
     if persistence is None:
         return "chosen by the router itself"
     return f"steered with persistence {persistence}"
-
-
-def _circumstances(run: Result) -> str:
-    versions = run["versions"]
-    return (
-        f"{run['device']}, driver {run['driver']}, torch {versions['torch']}, triton "
-        f"{versions['triton']}; commit {run['commit']}; {run['date'][:10]}; random weights; "
-        f"`{run['command']}`."
-    )
