@@ -13,6 +13,7 @@ context. Writes results/profile_time.json, or --output.
 import argparse
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -74,7 +75,9 @@ def profiled(pair: RandomPair, contexts: list[int], repeats: int) -> Latency:
         draft[context] = measure_draft(rounds, repeats)
         if routing is None:
             rounds.drafter = AnyDrafter.of(shape, pair.target.head.device)
-            routing = measure_routing(rounds, block, range(ANCHORS))
+            anchor = request.ledger.anchor
+            moves = [partial(anchor.fill_, number) for number in range(ANCHORS)]
+            routing = measure_routing(rounds, block, moves)
             rounds.drafter = pair.drafter
         commit[context] = spend_commits(rounds, block, repeats)
         request.target.recurrent.copy_(recurrent)

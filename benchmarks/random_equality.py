@@ -32,7 +32,7 @@ from hybridspec.models.fused_draft import FusedDrafter
 from hybridspec.models.target import Target
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.policy import Fixed, Hybrid, Policy
-from hybridspec.policy.routing import RoutingCosts
+from hybridspec.policy.routing import RoutingCosts, correction_of
 
 RESULT = Path(__file__).parent / "results" / "random_equality.json"
 ARMS: tuple[int | str, ...] = (*range(1, MAX_ROWS + 1), "hybrid")
@@ -62,7 +62,7 @@ def written(
         rounds.policy = Hybrid(
             acceptance=Acceptance.uninformed(block - 1),
             latency=measure(rounds, block),
-            routing=PRICES,
+            correction=correction_of("window", PRICES, device),
             device=device,
         )
     ahead = 1 if device.type == "cuda" else 0
@@ -116,8 +116,8 @@ def compared(
             }
             if isinstance(policy, Hybrid):
                 one |= {
-                    "extra_rows_kept": int(policy.state.kept),
-                    "extra_rows_dropped": int(policy.state.dropped),
+                    "extra_rows_kept": int(policy.correction.kept),
+                    "extra_rows_dropped": int(policy.correction.dropped),
                 }
             yield one
 

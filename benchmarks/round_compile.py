@@ -19,10 +19,11 @@ import torch
 
 from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels import accept, clock, head, length
+from hybridspec.kernels import accept, clock, correction, head, length
 from hybridspec.kernels.head import HeadLaunch
 from hybridspec.kernels.reference.accept import Ledger
 from hybridspec.kernels.reference.clock import Clock
+from hybridspec.kernels.reference.correction import Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.kernels.reference.stream import TILE
 
@@ -54,21 +55,36 @@ def run_accept() -> None:
 
 
 def run_length() -> None:
-    """All three, of eight contexts and eight experts a row."""
+    """Both, of eight contexts."""
     one = torch.ones((), dtype=torch.int32)
     tables = LengthTables(
         slope=torch.ones(()),
         intercepts=torch.zeros(MAX_ROWS - 1),
         contexts=torch.arange(8, dtype=torch.int32),
         seconds=torch.ones(8, MAX_ROWS),
-        prices=torch.ones(4),
         clock=Clock.empty(MAX_ROWS, "cpu"),
     )
     state = LengthState.empty(MAX_ROWS, "cpu")
     is_done = torch.zeros((), dtype=torch.bool)
     length.choose(torch.zeros(MAX_ROWS - 1), tables, state, one, one, is_done)
-    length.correct(torch.zeros(MAX_ROWS, 8, dtype=torch.int64), one, one, tables, state)
     length.learn(one, one, state)
+
+
+def run_correction() -> None:
+    """Both, with eight experts a row; the list of experts has int32 on a GPU."""
+    one, timed = torch.ones((), dtype=torch.int32), Clock.empty(MAX_ROWS, "cpu")
+    tables = LengthTables(
+        slope=torch.ones(()),
+        intercepts=torch.zeros(MAX_ROWS - 1),
+        contexts=torch.zeros(1, dtype=torch.int32),
+        seconds=torch.ones(1, MAX_ROWS),
+        above=2,
+    )
+    state = LengthState.empty(MAX_ROWS, "cpu")
+    known = Correction.empty(below=2, above=2, device="cpu")
+    ids = torch.zeros(MAX_ROWS, 8, dtype=torch.int32)
+    correction.correct(ids, one, one, tables, state, known)
+    correction.learn_price(known, one, timed, state)
 
 
 def run_clock() -> None:
@@ -102,7 +118,8 @@ def as_shipped() -> Iterator[dict[str, object]]:
     """Every kernel with the launch that its file names."""
     yield from compiled(run_head, head, ("_tile_kernel", "_reduce_kernel"))
     yield from compiled(run_accept, accept, ("_settle_kernel",))
-    yield from compiled(run_length, length, ("_choose_kernel", "_correct_kernel", "_learn_kernel"))
+    yield from compiled(run_length, length, ("_choose_kernel", "_learn_kernel"))
+    yield from compiled(run_correction, correction, ("_correct_kernel", "_learn_kernel"))
     yield from compiled(run_clock, clock, ("_begin_kernel", "_observe_kernel"))
 
 

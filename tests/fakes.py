@@ -30,6 +30,7 @@ class FakeLLM:
         draft_model=None,
         policy="hybrid",
         length=None,
+        correction="one",
         mode="exact",
         device="auto",
         acceptance=None,
@@ -37,10 +38,12 @@ class FakeLLM:
         max_context=1,
         progress=None,
     ):
-        self.options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
+        self.options = EngineOptions(
+            policy=policy, length=length, correction=correction, mode=mode, device=device
+        )
 
-    def using(self, *, policy=None, length=None, mode=None):
-        changes = {"policy": policy, "length": length, "mode": mode}
+    def using(self, *, policy=None, length=None, correction=None, mode=None):
+        changes = {"policy": policy, "length": length, "correction": correction, "mode": mode}
         other = object.__new__(type(self))
         other.options = replace(
             self.options, **{name: value for name, value in changes.items() if value is not None}

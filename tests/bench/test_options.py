@@ -9,8 +9,9 @@ from hybridspec.core.errors import OptionError
 
 
 def test_policies_are_read_in_the_order_given():
-    assert parse_policies("hybrid, fixed:8,plain,fixed", "fast") == (
+    assert parse_policies("hybrid, hybrid:off,fixed:8,plain,fixed", "fast") == (
         Arm(policy="hybrid", mode="fast"),
+        Arm(policy="hybrid", mode="fast", correction="off"),
         Arm(policy="fixed", mode="fast", length=8),
         Arm(policy="plain", mode="fast"),
         Arm(policy="fixed", mode="fast"),
@@ -31,7 +32,8 @@ def test_policies_are_read_in_the_order_given():
         ("fixed:" + "9" * 5000, "is not a number of rows"),
         ("fixed:0", "0"),
         ("fixed:17", "17"),
-        ("hybrid:4", "hybrid"),
+        ("hybrid:4", "hybrid:window"),
+        ("hybrid:", "correction ''"),
         ("plain,plain", "once"),
     ],
 )

@@ -10,12 +10,13 @@ from safetensors.torch import load_file, save_file
 from hybridspec import LLM, SamplingParams
 from hybridspec.bench.ground import Costs, Ground
 from hybridspec.bench.record import record
-from hybridspec.bench.replay import Engine, compare, oracle, prices, run
+from hybridspec.bench.replay import Engine, compare, oracle, run
 from hybridspec.bench.trace import Trace
 from hybridspec.core.errors import TraceError
 from hybridspec.models.embedded import heldout_prompts
 from hybridspec.policy.alternatives import Always
 from hybridspec.policy.latency import Latency
+from hybridspec.policy.routing import RoutingCosts
 
 TOKENS = 40
 PROMPTS = heldout_prompts()[:4]
@@ -102,18 +103,22 @@ def test_the_oracle_reads_no_row_that_is_not_accepted(ground, trace):
         assert rows <= tokens + 1  # one more only where the text ends inside the block
 
 
-def test_one_extra_row_reads_at_most_one_row_more_than_was_chosen(ground, trace):
-    """And with free rows and experts it always does."""
-    free = Costs(step=1e-3, draft=0.0, row=0.0, expert=0.0)
-    cheap = Ground(trace=trace, acceptance=ground.acceptance, costs=free, latency=ground.latency)
-    engine, corrected = Engine(ground), Engine(cheap, prices(cheap))
+@pytest.mark.parametrize(("correction", "below", "above"), [("one", 0, 1), ("window", 2, 2)])
+def test_a_corrected_length_is_within_its_reach(ground, correction, below, above):
+    """And with dear experts it is not always the one that was chosen."""
+    dear = RoutingCosts(seconds_per_row=0, seconds_per_expert=1e-3, layers=8, correlation=1.0)
+    engine, corrected = Engine(ground), Engine(ground, correction, dear)
     engine.begin()
     corrected.begin()
+    moved = set()
     for place in range(8):
         look = ground.look(0, 0, place)
         rows, more = engine.rows(look), corrected.rows(look)
-        assert more in {rows, min(rows + 1, 16)}
-    assert more == min(rows + 1, 16)
+        assert max(rows - below, 1) <= more <= min(rows + above, 16)
+        moved.add(more - rows)
+        engine.see(look, rows, 1)
+        corrected.see(look, rows, 1)
+    assert moved != {0}
 
 
 def test_unions_are_the_distinct_experts_of_the_first_rows(trace):

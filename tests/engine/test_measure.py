@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hybridspec.core.records import Block
-from hybridspec.engine.measure import REPEATS, measure, measure_routing
+from hybridspec.engine.measure import REPEATS, after_tokens, measure, measure_routing
 from tests.decoding import begin, differing, load, plain_ids
 from tests.tiny import ScriptedDrafter
 
@@ -73,7 +73,7 @@ def test_rows_and_experts_are_priced_in_every_length_and_nothing_moves(tiny_targ
     target = load(tiny_target)
     rounds = begin(target, PROMPT, drafter=AnyDrafter())
     before, ledger = deepcopy(rounds.request.target), deepcopy(rounds.request.ledger)
-    assert measure_routing(rounds, BLOCK, [5, 6]) is None  # this target counts no experts
+    assert measure_routing(rounds, BLOCK, []) is None  # this target counts no experts
     read: list[tuple[int, int]] = []
 
     def spy(tokens, rows, state):
@@ -83,7 +83,8 @@ def test_rows_and_experts_are_priced_in_every_length_and_nothing_moves(tiny_targ
     spied = Spied(target, spy)
     spied.fetched = torch.tensor([2, 3], dtype=torch.int32)
     rounds.target = spied
-    found = measure_routing(rounds, BLOCK, [5, 6])
+    moves = after_tokens(rounds, [5, 9, 9, 6, 9, 9], 2)
+    found = measure_routing(rounds, BLOCK, moves)
     assert found is not None
     assert found.layers == 2
     drafted = [(anchor, rows) for anchor in (5, 6) for rows in range(1, BLOCK + 1)]

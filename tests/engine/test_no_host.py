@@ -17,10 +17,11 @@ from hybridspec import kernels
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import Block, Reading, Routed
 from hybridspec.engine.round import Request, Rounds
+from hybridspec.kernels.reference.clock import Clock
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
-from hybridspec.policy.routing import RoutingCosts
+from hybridspec.policy.routing import RoutingCosts, correction_of
 from tests.watching import Crossings
 
 pytestmark = pytest.mark.usefixtures("inference")
@@ -85,6 +86,15 @@ class Calls:
     def learn(self, rows, committed, state):
         self.names.append("learn")
 
+    def begin(self, clock):
+        self.names.append("begin")
+
+    def observe(self, clock, rows):
+        self.names.append("observe")
+
+    def learn_price(self, correction, rows, clock, state):
+        self.names.append("learn price")
+
 
 @pytest.fixture
 def calls(monkeypatch):
@@ -100,19 +110,33 @@ def without_values(calls, policy):
     return Rounds(target=calls, drafter=calls, policy=policy, request=request)
 
 
-def hybrid(routing=PRICES):
+def hybrid(correction="one", clock=None):
     return Hybrid(
         acceptance=Acceptance.uninformed(MAX_ROWS - 1),
         latency=Latency.measured({0: [1.0] * MAX_ROWS, 9: [2.0] * MAX_ROWS}, plain={0: 1, 9: 1}),
-        routing=routing,
+        correction=correction_of(correction, PRICES, META),
+        clock=clock,
         device=META,
     )
 
 
-@pytest.mark.parametrize("routing", [PRICES, None])
-def test_a_drafted_round_under_hybrid_asks_for_no_value(calls, routing):
-    without_values(calls, hybrid(routing)).drafted_round()
-    line = "propose, choose, read 16 to router, correct, read on, settle, commit, take, learn"
+@pytest.mark.parametrize(
+    ("correction", "read"),
+    [("off", "read on"), ("one", "correct, read on"), ("window", "correct, read on")],
+)
+def test_a_drafted_round_under_hybrid_asks_for_no_value(calls, correction, read):
+    without_values(calls, hybrid(correction)).drafted_round()
+    line = f"propose, choose, read 16 to router, {read}, settle, commit, take, learn"
+    assert ", ".join(calls.names) == line
+
+
+def test_a_round_that_is_timed_asks_for_no_value(calls):
+    clock = Clock.empty(MAX_ROWS, META)
+    without_values(calls, hybrid("window", clock)).drafted_round()
+    line = (
+        "begin, propose, choose, read 16 to router, correct, read on, observe, settle, commit, "
+        "take, learn, learn price"
+    )
     assert ", ".join(calls.names) == line
 
 

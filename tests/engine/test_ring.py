@@ -17,7 +17,7 @@ from hybridspec.kernels.reference.accept import ROUND
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
-from hybridspec.policy.routing import RoutingCosts
+from hybridspec.policy.routing import RoutingCosts, correction_of
 from tests.decoding import (
     Walk,
     begin,
@@ -47,11 +47,11 @@ def walk(target):
         return Walk(target, PROMPT, 80)
 
 
-def hybrid(routing=PRICES, plain=0.5):
+def hybrid(correction="one", plain=0.5):
     return Hybrid(
         acceptance=Acceptance(slope=0.0, intercepts=(2.0,) * 15),
         latency=Latency.measured({0: STAIRS}, plain={0: plain}),
-        routing=routing,
+        correction=correction_of(correction, PRICES, torch.device("cpu")),
     )
 
 
@@ -98,7 +98,7 @@ def test_rounds_after_the_end_change_nothing(tiny_target, tiny_drafter, mode, po
     """With the real drafter, whose context must not grow either."""
     target = load(tiny_target, mode=mode)
     drafter = load_draft(tiny_drafter, target)
-    chosen = {"fixed": Fixed(5), "hybrid": hybrid(None), "priced": hybrid()}[policy]
+    chosen = {"fixed": Fixed(5), "hybrid": hybrid("off"), "priced": hybrid()}[policy]
     rounds = begin(target, PROMPT, drafter=drafter, policy=chosen, budget=9)
     finished(rounds)
     request, learnt = rounds.request, deepcopy(getattr(chosen, "state", None))
@@ -133,7 +133,7 @@ def test_rounds_enqueued_ahead_emit_the_same(script, ahead, policy):
     made = {
         "plain": lambda: Fixed(1),
         "fixed": lambda: Fixed(6),
-        "hybrid": lambda: hybrid(None),
+        "hybrid": lambda: hybrid("off"),
         "priced": hybrid,
         "resting": lambda: hybrid(plain=0.2),
     }
@@ -210,7 +210,7 @@ def test_rounds_of_the_twins_equal_those_of_the_references(target, walk, monkeyp
     found = []
     for by in (kernels.of(torch.device("cpu")), twins):
         monkeypatch.setattr(kernels, "of", lambda device, by=by: by)
-        chosen = {"fixed": Fixed(6), "hybrid": hybrid(None), "priced": hybrid()}[policy]
+        chosen = {"fixed": Fixed(6), "hybrid": hybrid("off"), "priced": hybrid()}[policy]
         rounds = scripted(target, PROMPT, walk.ids, right=RIGHT, budget=70)
         rounds.policy = chosen
         ids, reason, tally = finished(rounds, ahead=1)

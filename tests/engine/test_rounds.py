@@ -14,7 +14,7 @@ from hybridspec.kernels.reference.attention import PAGE
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
-from hybridspec.policy.routing import RoutingCosts
+from hybridspec.policy.routing import RoutingCosts, correction_of
 from tests.decoding import (
     ZURICH,
     Walk,
@@ -98,23 +98,24 @@ def test_a_row_shown_to_the_router_leaves_no_trace(tiny_target, walk_of, mode, r
         assert all(distance(ours, theirs) < 1e-4 for ours, theirs in pairs)
 
 
+@pytest.mark.parametrize("correction", ["one", "window"])
 @pytest.mark.parametrize("name", ["code", "repetition"])
-def test_routing_keeps_and_drops_rows_and_the_text_stays(target, walk_of, name):
+def test_routing_keeps_and_drops_rows_and_the_text_stays(target, walk_of, name, correction):
     walk, prompt, dice = walk_of(name), PROMPTS[name], random.Random(0)
     right = [dice.choice((0, 1, 2, 4, 15)) for _ in range(64)]
     rounds = scripted(target, prompt, walk.ids, right=right, budget=64)
     stairs = [1.0, 1.3, 1.3, 1.3, 2.2, 2.2, 2.2, 2.2, *[4.0] * 8]
-    prices = RoutingCosts(seconds_per_row=0.0, seconds_per_expert=0.06, layers=4, correlation=0.5)
+    prices = RoutingCosts(seconds_per_row=0.0, seconds_per_expert=0.5, layers=4, correlation=0.5)
     rounds.policy = Hybrid(
         acceptance=Acceptance(slope=0.0, intercepts=(2.0,) * 15),
         latency=Latency.measured({0: stairs}, plain={0: 0.5}),
-        routing=prices,
+        correction=correction_of(correction, prices, torch.device("cpu")),
     )
     ids, _, tally = finished(rounds)
     assert ids == walk.ids[:64]
     assert differing(rounds.request.target, walk.states[63]) == []
-    assert int(rounds.policy.state.kept) > 0
-    assert int(rounds.policy.state.dropped) > 0
+    assert int(rounds.policy.correction.kept) > 0
+    assert int(rounds.policy.correction.dropped) > 0
     assert len(tally.lengths) >= 2
 
 

@@ -16,13 +16,17 @@ class ByHand:
 
     seconds: dict[int, list[float]]
     """by context"""
-    prices: list[float] | None = None
+    reach: tuple[int, int] | None = None
+    """rows fewer and more that the first router may bring; None: no correction"""
+    price: float = 0.0
+    """seconds of an expert beyond the mean there"""
     tokens: float = 0.0
     spent: float = 0.0
     survival: list[float] = field(default_factory=list[float])
     costs: list[float] = field(default_factory=list[float])
-    added: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """experts that extra rows added, by rows chosen before them"""
+    seen: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
+    """by rows: how often they were shown and the experts that they had, older for less"""
+    beyond: float = 0.0
     kept: int = 0
     dropped: int = 0
 
@@ -38,18 +42,24 @@ class ByHand:
             self.tokens, self.spent = expected[start], self.costs[start]
         gains = [a - self.rate * t for a, t in zip(expected, self.costs, strict=True)]
         rows = gains.index(max(gains)) + 1
-        return rows, rows if self.prices is None else min(rows + 1, len(gains))
+        return rows, min(rows + (self.reach or (0, 0))[1], len(gains))
 
     def correct(self, ids: list[list[int]], rows: int, shown: int) -> int:
-        if shown == rows:
+        if self.reach is None:
             return rows
-        new = len(set(ids[rows]) - {expert for row in ids[:rows] for expert in row})
-        seen = self.added.setdefault(rows, [])
-        mean = sum(seen) / len(seen) if seen else new
-        seen.append(new)
-        keeps = self.survival[rows - 1] > self.rate * extra_by_hand(new, mean, self.prices)
-        self.kept, self.dropped = self.kept + keeps, self.dropped + (not keeps)
-        return rows + keeps
+        expected = list(accumulate(self.survival, initial=1.0))
+        beyond, gains = dict[int, float](), dict[int, float]()
+        for n in range(1, shown + 1):
+            own = len({expert for row in ids[:n] for expert in row})
+            times, experts = self.seen.get(n, (0.0, 0.0))
+            beyond[n] = own - experts / times if times else 0.0
+            self.seen[n] = MEMORY * times + 1, MEMORY * experts + own
+            seconds = self.costs[n - 1] + self.price * beyond[n]
+            gains[n] = expected[n - 1] - self.rate * seconds
+        read = max(range(max(rows - self.reach[0], 1), shown + 1), key=lambda n: (gains[n], -n))
+        self.beyond = beyond[read]
+        self.kept, self.dropped = self.kept + max(read - rows, 0), self.dropped + shown - read
+        return read
 
     def learn(self, rows: int, committed: int) -> None:
         self.tokens = MEMORY * self.tokens + committed
@@ -67,9 +77,3 @@ class ByHand:
         share = (context - low) / (high - low) if high > low else 0.0
         pairs = zip(self.seconds[low], self.seconds[high], strict=True)
         return [a + share * (b - a) for a, b in pairs]
-
-
-def extra_by_hand(new: float, mean: float, prices: list[float]) -> float:
-    per_row, per_expert, layers, correlation = prices
-    elsewhere = mean + correlation * (new - mean)
-    return per_row + per_expert * (new + (layers - 1) * elsewhere)

@@ -82,8 +82,10 @@ def test_a_round_is_timed_from_its_beginning_to_its_last_row(monkeypatch):
     reference.observe(clock, counts(BLOCK, "cpu"))
     assert float(clock.ratios[-1]) == pytest.approx(1.5)
     assert float(clock.weights.sum()) == 1
+    assert float(clock.taken) == pytest.approx(6e-3)
     assert int(clock.begun) == 0
     reference.observe(clock, counts(2, "cpu"))  # none is under way
+    assert float(clock.taken) == 0
     reference.begin(clock)
     reference.observe(clock, counts(0, "cpu"))  # the text has ended
     assert float(clock.weights.sum()) == 1
@@ -100,8 +102,10 @@ def test_the_kernel_learns_what_the_reference_does(ratios, rows, before):
         clock.expected.copy_(TABLE)
     ours.begun.fill_(before)
     kernels.observe(ours, counts(rows, "cpu"))
-    reference.learn_ratio(theirs, rows, (1_000_000_000 - before) * 1e-9 / float(TABLE[rows - 1]))
+    seconds = (1_000_000_000 - before) * 1e-9
+    is_one = reference.learn_ratio(theirs, rows, seconds / float(TABLE[rows - 1]))
     assert int(ours.begun) == 0
+    assert float(ours.taken) == pytest.approx(seconds if is_one else 0.0, rel=1e-5)
     assert torch.allclose(ours.ratios, theirs.ratios, rtol=1e-5)
     assert torch.allclose(ours.weights, theirs.weights)
 

@@ -12,13 +12,9 @@ from hybridspec.kernels.reference.length import (
     LengthState,
     LengthTables,
     choose,
-    correct,
     expected_tokens,
-    extra_seconds,
 )
-from tests.kernels.length_by_hand import extra_by_hand
 
-BLOCK = 8
 # sixteenths: sums and products below are exact in float32, so that ties are ties
 survivals = st.lists(st.integers(0, 16), min_size=1, max_size=15).map(
     lambda s: sorted(s, reverse=True)
@@ -127,73 +123,3 @@ def test_survival_is_the_product_of_logistics(log_odds, slope, intercepts):
     want = torch.sigmoid(slope * f + torch.tensor(intercepts, dtype=torch.float64)).cumprod(0)
     assert torch.allclose(found.double(), want, atol=1e-5)
     assert (found.diff() <= 0).all()
-
-
-def priced(prices, survival):
-    """Tables with these prices, and the state of a request at a rate of 1 token a second."""
-    tables = LengthTables(
-        slope=torch.tensor(1.0),
-        intercepts=torch.zeros(BLOCK - 1),
-        contexts=count([0]),
-        seconds=torch.ones(1, BLOCK),
-        prices=torch.tensor(prices),
-    )
-    state = LengthState.empty(BLOCK, "cpu")
-    state.survival.copy_(survival)
-    state.tokens.fill_(1.0)
-    state.seconds.fill_(1.0)
-    return tables, state
-
-
-@settings(max_examples=150)
-@given(
-    ids=st.lists(
-        st.lists(st.integers(0, 11), min_size=3, max_size=3, unique=True),
-        min_size=BLOCK,
-        max_size=BLOCK,
-    ),
-    seed=st.integers(0, 99),
-    price=st.sampled_from([0.0, 1e-3, 5e-3, 2e-2, 1.0]),
-    correlation=st.sampled_from([0.0, 0.3, 1.0]),
-)
-def test_the_correction_keeps_and_drops_as_the_formula_says(ids, seed, price, correlation):
-    gen = torch.Generator().manual_seed(seed)
-    survival = torch.rand(BLOCK - 1, generator=gen).sqrt().cumprod(0)
-    prices = [0.01, price, 5.0, correlation]
-    tables, state = priced(prices, survival)
-    seen, kept, dropped = {}, 0, 0
-    for rows in (2, 3, 2, 5, 2, 1, 2, 7, 5, BLOCK):
-        shown = min(rows + 1, BLOCK)
-        found = correct(torch.tensor(ids), count(rows), count(shown), tables, state)
-        assert found.dtype == torch.int32
-        if rows == BLOCK:
-            assert int(found) == BLOCK
-            continue
-        new = len(set(ids[rows]) - {expert for row in ids[:rows] for expert in row})
-        mean = sum(seen[rows]) / len(seen[rows]) if rows in seen else new
-        gain = float(survival[rows - 1]) - extra_by_hand(new, mean, prices)
-        if abs(gain) > 1e-5:
-            assert int(found) == rows + (gain > 0)
-        kept, dropped = kept + (int(found) > rows), dropped + (int(found) == rows)
-        seen.setdefault(rows, []).append(new)
-        ids = ids[1:] + ids[:1]
-    assert (int(state.kept), int(state.dropped)) == (kept, dropped)
-
-
-def test_a_free_row_is_kept_and_a_dear_one_dropped():
-    ids = torch.tensor([[0, 1], [2, 3], [0, 3], [4, 5]])
-    survival = torch.tensor([0.9, 0.8, 0.7, 0.5, 0.4, 0.3, 0.2])
-    tables, state = priced([0.0, 0.1, 8.0, 0.5], survival)
-    assert int(correct(ids, count(2), count(3), tables, state)) == 3  # no new expert
-    assert int(correct(ids, count(3), count(4), tables, state)) == 3  # two
-    assert (int(state.kept), int(state.dropped)) == (1, 1)
-
-
-def test_other_layers_never_fetch_fewer_than_no_experts():
-    def extra(new, mean, *prices):
-        return float(extra_seconds(torch.tensor(new), torch.tensor(mean), torch.tensor(prices)))
-
-    assert extra(0, 0.0, 1.0, 0.5, 41.0, 1.0) == 1.0
-    assert extra(2, 2.0, 1.0, 0.5, 41.0, 1.0) == 1.0 + 0.5 * (2 + 40 * 2)
-    assert extra(0, 2.0, 1.0, 0.5, 41.0, 1.0) == 1.0  # s = 1: as few elsewhere as here
-    assert extra(4, 2.0, 0.0, 1.0, 2.0, 0.25) == 4 + 2.5

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels import length as kernels
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import length as reference
@@ -26,7 +25,6 @@ DEVICES = [
 ]
 STAIRS = [1.0, 1.0, 1.5, 1.5, 2.25, 2.25, 2.25, 4.0]
 CONTEXTS = [64, 1024, 4096]
-PRICES = [0.05, 0.01, 8.0, 0.5]
 CLOSE = {"atol": 1e-6, "rtol": 1e-5}
 
 
@@ -34,7 +32,7 @@ def floats(values, device):
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
-def tables(device, seconds=STAIRS, contexts=(0,), prices=PRICES, kappa=1.0, intercepts=None):
+def tables(device, seconds=STAIRS, contexts=(0,), above=1, kappa=1.0, intercepts=None):
     """Seconds grow with the context, by a tenth of themselves from one to the next."""
     drafts = len(seconds) - 1
     return LengthTables(
@@ -42,7 +40,7 @@ def tables(device, seconds=STAIRS, contexts=(0,), prices=PRICES, kappa=1.0, inte
         intercepts=floats(intercepts or [0.0] * drafts, device),
         contexts=counts(list(contexts), device),
         seconds=floats([[s * (1 + i / 10) for s in seconds] for i in range(len(contexts))], device),
-        prices=None if prices is None else floats(prices, device),
+        above=above,
         kappa=kappa,
     )
 
@@ -179,10 +177,8 @@ def test_after_the_end_no_row_is_read_and_nothing_is_learnt(device, by):
     choose(torch.zeros(7), known, state)
     before = doubled(state)
     rows, shown = choose(torch.ones(7), known, state, budget=5, is_done=True, by=by)
-    ids = torch.zeros(MAX_ROWS, 2, dtype=torch.int64, device=device)
-    read = by.correct(ids, rows, shown, known, state)
-    by.learn(read, counts(0, device), state)
-    assert int(rows) == int(shown) == int(read) == 0
+    by.learn(rows, counts(0, device), state)
+    assert int(rows) == int(shown) == 0
     assert all(
         torch.equal(getattr(before, f.name), getattr(state, f.name).to(getattr(before, f.name)))
         for f in fields(state)
@@ -190,73 +186,28 @@ def test_after_the_end_no_row_is_read_and_nothing_is_learnt(device, by):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=40)
-@given(data=st.data(), k=st.sampled_from([1, 3, 8, 10]), is_long=st.booleans())
-def test_the_correction_equals_float64_round_after_round(device, data, k, is_long):
-    """Ids beyond the rows shown are stale; experts are few, so that many are known."""
-    known = tables(device, prices=data.draw(st.sampled_from([PRICES, [0.0, 0.0, 1.0, 0.0]])))
-    state = LengthState.empty(8, device)
-    choose(logits([0.9] * 7), known, state)
-    exact, exactly = doubled(known), doubled(state)
-    seed = data.draw(st.integers(0, 999))
-    gen = torch.Generator().manual_seed(seed)
-    for _ in range(6):
-        ids = torch.stack([torch.randperm(24, generator=gen)[:k] for _ in range(MAX_ROWS)])
-        rows = data.draw(st.sampled_from([1, 2, 2, 5, 7, 8]))
-        ids[rows + 1 :] = data.draw(st.sampled_from([-1, 0, 2**31 - 1]))
-        ids = (ids if is_long else ids.int()).to(device)
-        both = counts(rows, device), counts(min(rows + 1, 8), device)
-        read = kernels.correct(ids, *both, known, state)
-        wanted = reference.correct(ids, *both, exact, exactly)
-        assert read.dtype == torch.int32
-        assert int(read) == int(wanted)
-        assert near(state, exactly)
-
-
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("by", [kernels, reference], ids=["kernel", "reference"])
-@pytest.mark.parametrize("prices", [PRICES, None], ids=["priced", "unpriced"])
-def test_rounds_equal_those_by_hand(device, by, prices):
-    """Fifty rounds of both: the same rows, counters and rate."""
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_rounds_equal_those_by_hand(device, by, above):
+    """Fifty rounds of both: the same rows and rate."""
     gen = torch.Generator().manual_seed(3)
-    known = tables(device, contexts=CONTEXTS, prices=prices)
+    known = tables(device, contexts=CONTEXTS, above=above)
     state = LengthState.empty(8, device)
-    hand = ByHand(seconds=dict(zip(CONTEXTS, known.seconds.tolist(), strict=True)), prices=prices)
+    seconds = dict(zip(CONTEXTS, known.seconds.tolist(), strict=True))
+    hand = ByHand(seconds=seconds, reach=(0, above))
     lengths = set()
     for number in range(50):
         odds, context = torch.randn(7, generator=gen) * 2 + 1, 50 + 97 * number
-        ids = torch.stack([torch.randperm(12, generator=gen)[:4] for _ in range(MAX_ROWS)])
         rows, shown = choose(odds, known, state, context, budget=60 - number, by=by)
         wanted = hand.choose(odds.tolist(), context, budget=60 - number)
         assert (int(rows), int(shown)) == wanted
-        read = by.correct(ids.to(device), rows, shown, known, state)
-        assert int(read) == hand.correct(ids.tolist(), *wanted)
-        committed = number % int(read) + 1
-        by.learn(read, counts(committed, device), state)
-        hand.learn(int(read), committed)
-        lengths.add(int(read))
+        committed = number % int(rows) + 1
+        by.learn(rows, counts(committed, device), state)
+        hand.learn(int(rows), committed)
+        lengths.add(int(rows))
     assert len(lengths) >= 3
-    assert (int(state.kept), int(state.dropped)) == (hand.kept, hand.dropped)
-    assert min(hand.kept, hand.dropped) > 3 or prices is None
     assert float(state.tokens) == pytest.approx(hand.tokens, rel=1e-5)
     assert float(state.seconds) == pytest.approx(hand.spent, rel=1e-5)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("by", [kernels, reference], ids=["kernel", "reference"])
-def test_without_prices_no_extra_row_is_shown_and_the_choice_stands(device, by):
-    known, state = tables(device, prices=None), LengthState.empty(8, device)
-    priced, beside = tables(device), LengthState.empty(8, device)
-    lengths = set()
-    for seed in range(30):
-        odds = torch.randn(7, generator=torch.Generator().manual_seed(seed)) * 2 + 1
-        rows, shown = choose(odds, known, state, by=by)
-        assert int(rows) == int(shown) == int(choose(odds, priced, beside, by=by)[0])
-        ids = torch.zeros(MAX_ROWS, 2, dtype=torch.int64, device=device)
-        assert int(by.correct(ids, rows, shown, known, state)) == int(rows)
-        lengths.add(int(rows))
-    assert len(lengths) > 1
-    assert int(state.seen.sum()) == int(state.kept) == int(state.dropped) == 0
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -266,7 +217,6 @@ def test_what_does_not_fit_is_refused_by_name(device):
         "seconds": replace(known, seconds=known.seconds[:, :4].contiguous()),
         "slope": replace(known, slope=known.slope.double()),
         "contexts": replace(known, contexts=known.contexts.long()),
-        "prices": replace(known, prices=known.prices[:3]),
     }
     for name, damaged in wrong.items():
         with pytest.raises(ShapeError, match=name):
@@ -276,7 +226,5 @@ def test_what_does_not_fit_is_refused_by_name(device):
         choose(torch.zeros(6), known, state)
     with pytest.raises(ShapeError, match="costs"):
         choose(torch.zeros(7), known, replace(state, costs=state.costs[:4]))
-    with pytest.raises(ShapeError, match="expert_ids"):
-        kernels.correct(torch.zeros(17, 2).long().to(device), one, one, known, state)
     with pytest.raises(ShapeError, match="committed"):
         kernels.learn(one, one.long(), state)

@@ -10,22 +10,23 @@ from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.drafting import MEMORY, PROBE_SHARE
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
-from hybridspec.policy.routing import RoutingCosts
+from hybridspec.policy.routing import REACH, RoutingCosts, correction_of
 from tests.kernels.length_by_hand import MEMORY as MEMORY_BY_HAND
 from tests.kernels.length_by_hand import ByHand
 
 BLOCK = 8
-PRICES = RoutingCosts(seconds_per_row=0.1, seconds_per_expert=0.01, layers=8, correlation=0.5)
+PRICES = RoutingCosts(seconds_per_row=0.1, seconds_per_expert=0.1, layers=8, correlation=0.5)
+CPU = torch.device("cpu")
 STAIRS = [1.0, 1.0, 1.5, 1.5, 2.25, 2.25, 2.25, 4.0]
 DEAR = [2 * seconds for seconds in STAIRS]
 
 
-def hybrid(seconds=None, routing=None, kappa=1.0, plain=0.5):
+def hybrid(seconds=None, correction="off", kappa=1.0, plain=0.5):
     seconds = seconds or {0: STAIRS}
     return Hybrid(
         acceptance=Acceptance.uninformed(BLOCK - 1),
         latency=Latency.measured(seconds, plain=dict.fromkeys(seconds, plain)),
-        routing=routing,
+        correction=correction_of(correction, PRICES, CPU),
         kappa=kappa,
     )
 
@@ -54,12 +55,12 @@ def routed(ids):
     )
 
 
-@pytest.mark.parametrize("routing", [None, PRICES])
-def test_sixty_rounds_are_those_by_hand(routing):
+@pytest.mark.parametrize("correction", ["off", "one", "window"])
+def test_sixty_rounds_are_those_by_hand(correction):
     """At rising contexts and falling budgets; the rate is kept in the table's seconds."""
     seconds, gen = {100: STAIRS, 400: DEAR}, torch.Generator().manual_seed(1)
-    policy, lengths = hybrid(seconds, routing), set()
-    hand = ByHand(seconds=seconds, prices=None if routing is None else [0.1, 0.01, 8.0, 0.5])
+    policy, lengths = hybrid(seconds, correction), set()
+    hand = ByHand(seconds=seconds, reach=REACH.get(correction), price=PRICES.per_first_expert)
     for number in range(60):
         proposed, context, budget = block(number), 50 + 9 * number, 64 - number
         rows, shown = policy.choose(proposed, ledger(context, budget))
@@ -73,8 +74,12 @@ def test_sixty_rounds_are_those_by_hand(routing):
         hand.learn(int(read), committed)
         lengths.add(int(read))
     assert len(lengths) >= 3
-    assert (int(policy.state.kept), int(policy.state.dropped)) == (hand.kept, hand.dropped)
-    assert (hand.kept > 0) == (hand.dropped > 0) == (routing is not None)
+    if correction == "off":
+        assert policy.correction is None
+        return
+    found = int(policy.correction.kept), int(policy.correction.dropped)
+    assert found == (hand.kept, hand.dropped)
+    assert min(found) > 0
 
 
 def test_the_rate_forgets_as_by_hand():
@@ -91,11 +96,16 @@ def test_a_dearer_second_shortens_the_block():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_without_routing_prices_the_choice_stands(seed):
+def test_without_a_correction_the_choice_stands(seed):
     policy = hybrid()
     rows, shown = policy.choose(block(seed), ledger())
     assert int(shown) == int(rows)
     assert int(policy.correct(routed([[0]] * BLOCK), rows, shown)) == int(rows)
+
+
+def test_where_experts_have_no_price_nothing_is_corrected():
+    assert correction_of("window", None, CPU) is None
+    assert correction_of("off", PRICES, CPU) is None
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16])

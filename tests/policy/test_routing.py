@@ -33,6 +33,8 @@ def test_known_prices_are_found(per_row, per_expert):
     assert found.seconds_per_row == pytest.approx(per_row, rel=1e-6, abs=1e-9)
     assert found.seconds_per_expert == pytest.approx(per_expert, rel=1e-6, abs=1e-11)
     assert found.layers == ROUTERS
+    elsewhere = (ROUTERS - 1) * found.correlation
+    assert found.per_first_expert == pytest.approx(found.seconds_per_expert * (1 + elsewhere))
 
 
 @pytest.mark.parametrize("seed", range(5))

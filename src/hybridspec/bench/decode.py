@@ -134,7 +134,9 @@ def _load(options: DecodeOptions) -> dict[Arm, LLM]:
     )
     check_names(drafted, base.block_size, options)
     return {
-        arm: base.using(policy=arm.policy, length=arm.length, mode=arm.mode)
+        arm: base.using(
+            policy=arm.policy, length=arm.length, correction=arm.correction, mode=arm.mode
+        )
         for arm in (PLAIN_EXACT, PLAIN_FAST, *drafted)
     }
 
@@ -232,6 +234,8 @@ def name_of(arm: Arm, block_size: int | None) -> str:
     name = arm.policy
     if arm.policy == "fixed":
         name = f"fixed:{arm.length or block_size}"
+    if arm.correction is not None:
+        name = f"{arm.policy}:{arm.correction}"
     return f"{name} fast" if arm.mode == "fast" else name
 
 

@@ -7,12 +7,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from hybridspec.bench.shape import shape_directory
 from hybridspec.core.errors import OptionError
 from hybridspec.core.options import (
     Checkpoints,
+    CorrectionName,
     DeviceName,
     EngineOptions,
     Mode,
@@ -39,6 +40,8 @@ class Arm:
     mode: Mode
     length: int | None = None
     """rows of a round under fixed; the block size if not given"""
+    correction: CorrectionName | None = None
+    """under hybrid; the engine's own if not given"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,9 @@ class DecodeOptions(Checkpoints):
     prompts: Path | None = None
     """File with one {"prompt": ...} a line; the prompts that ship if not given."""
     policies: str | None = None
-    """Policies to compare: plain, hybrid, fixed (the block size) or fixed:N, joined by commas;
-    plain,fixed,hybrid if not given, with random weights plain,fixed:4,fixed:8,fixed:16,hybrid."""
+    """Policies to compare, joined by commas: plain, fixed (the block size), fixed:N, hybrid, or
+    hybrid:off, hybrid:one, hybrid:window by its correction; plain,fixed,hybrid if not given, with
+    random weights plain,fixed:4,fixed:8,fixed:16,hybrid."""
     mode: Mode | None = None
     """Mode of the drafted policies: exact if not given, and plain is measured in both; with random
     weights that of all policies, fast if not given."""
@@ -175,19 +179,26 @@ def parse_policies(text: str, mode: Mode) -> tuple[Arm, ...]:
 
 
 def _parse_policy(name: str, text: str, mode: Mode) -> Arm:
-    policy, colon, number = name.partition(":")
+    policy, colon, detail = name.partition(":")
     if policy not in ("plain", "fixed", "hybrid"):
         raise OptionError(
             f"policies {text!r}: {policy!r} is unknown; join plain, hybrid, fixed or fixed:N "
             "by commas."
         )
+    if policy == "hybrid" and colon:
+        if detail not in get_args(CorrectionName):
+            raise OptionError(
+                f"policies {text!r}: hybrid has no correction {detail!r}; write hybrid, "
+                f"{', '.join(f'hybrid:{name}' for name in get_args(CorrectionName))}."
+            )
+        return Arm(policy=policy, mode=mode, correction=cast("CorrectionName", detail))
     length = None
     if colon:
-        if not re.fullmatch("[0-9]{1,18}", number):
+        if not re.fullmatch("[0-9]{1,18}", detail):
             raise OptionError(
-                f"policies {text!r}: {number!r} is not a number of rows; write for example fixed:8."
+                f"policies {text!r}: {detail!r} is not a number of rows; write for example fixed:8."
             )
-        length = int(number)
+        length = int(detail)
     EngineOptions(policy=policy, length=length, mode=mode)
     return Arm(policy=policy, mode=mode, length=length)
 

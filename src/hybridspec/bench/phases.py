@@ -146,5 +146,5 @@ def _launching(policy: Policy) -> dict[str, str]:
     """Methods that launch anything: others would make empty graphs."""
     if not isinstance(policy, Hybrid):
         return {}
-    names = ["choose", "learn"] if policy.routing is None else ["choose", "correct", "learn"]
+    names = ["choose", "learn"] if policy.correction is None else ["choose", "correct", "learn"]
     return dict.fromkeys(names, "policy")

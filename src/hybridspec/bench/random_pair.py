@@ -7,6 +7,7 @@ So nothing is compiled, recorded or allocated while a speed is measured.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ from hybridspec.bench.script import Script, ScriptedDrafter, ScriptedReader
 from hybridspec.bench.shape import shape_directory
 from hybridspec.bench.worlds import draw_acceptances
 from hybridspec.core.errors import OptionError
-from hybridspec.core.options import MAX_ROWS, Mode
+from hybridspec.core.options import MAX_ROWS, EngineOptions, Mode
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loop import start
-from hybridspec.engine.measure import measure
+from hybridspec.engine.measure import measure, measure_routing
 from hybridspec.engine.memory import Memory, free_bytes
 from hybridspec.engine.round import Request
 from hybridspec.models.draft_config import DraftConfig
@@ -32,6 +33,10 @@ from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid, Policy
+from hybridspec.policy.routing import correction_of
+
+BLOCKS = 12
+"""blocks, one behind the other, that price experts"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +129,19 @@ class RandomPair:
         """The latency table at the end of the prompt, by real rounds that commit nothing."""
         block_size = self.shape.drafter.block_size
         anyone = self.rounds(Arm(policy="fixed", mode=self.target.mode), None)
-        return measure(anyone, block_size)
+        latency = measure(anyone, block_size)
+        context, moved = self.request.ledger.length, self.request.draft.injected
+        end, reach = int(context), int(moved)
+        moves = [partial(self._go_back, place) for place in range(0, BLOCKS * MAX_ROWS, MAX_ROWS)]
+        routing = measure_routing(anyone, block_size, moves[: end // MAX_ROWS])
+        context.fill_(end)
+        moved.fill_(reach)
+        return replace(latency, routing=routing)
+
+    def _go_back(self, rows: int) -> None:
+        """The request as if its last rows had not been; the script drafts what stood there."""
+        self.request.ledger.length.sub_(rows)
+        self.request.draft.injected.sub_(rows)
 
     def _policy(self, arm: Arm, latency: Latency | None) -> Policy:
         block_size, device = self.shape.drafter.block_size, self.target.head.device
@@ -136,7 +153,9 @@ class RandomPair:
         return Hybrid(
             acceptance=Acceptance.uninformed(block_size - 1),  # worlds.py: right as it stands
             latency=latency,
-            routing=latency.routing,
+            correction=correction_of(
+                arm.correction or EngineOptions().correction, latency.routing, device
+            ),
             device=device,
         )
 
@@ -154,8 +173,11 @@ class Snapshot:
         state = request.target
         parts: list[Any] = [request.ledger, request.draft]
         if isinstance(policy, Hybrid):
-            parts.append(policy.state)
-        moving = [getattr(part, field.name) for part in parts for field in fields(part)]
+            parts += (
+                [policy.state] if policy.correction is None else [policy.state, policy.correction]
+            )
+        found = [getattr(part, field.name) for part in parts for field in fields(part)]
+        moving = [value for value in found if isinstance(value, Tensor)]
         self._rounds = rounds
         self._kept: list[tuple[Tensor, Tensor]] = [
             (tensor, tensor.clone()) for tensor in (*moving, state.conv, state.recurrent)

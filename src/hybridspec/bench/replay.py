@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hybridspec.bench.ground import Ground
 from hybridspec.bench.trace import Trace
+from hybridspec.core.options import CorrectionName
 from hybridspec.core.records import Block, Routed
 from hybridspec.kernels.reference import length
 from hybridspec.kernels.reference.accept import Ledger
@@ -30,8 +31,8 @@ from hybridspec.policy.alternatives import (
     TrueCost,
 )
 from hybridspec.policy.drafting import Drafting
-from hybridspec.policy.policy import Hybrid
-from hybridspec.policy.routing import RoutingCosts, correlation
+from hybridspec.policy.policy import CPU, Hybrid
+from hybridspec.policy.routing import RoutingCosts, correction_of, correlation
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
 
@@ -41,6 +42,7 @@ class Engine:
     """The engine's own hybrid, one request after the other."""
 
     ground: Ground
+    correction: CorrectionName = "off"
     routing: RoutingCosts | None = None
     drafting: Drafting = field(default_factory=Drafting)
     own: Hybrid = field(init=False, repr=False)
@@ -51,7 +53,7 @@ class Engine:
         self.own = Hybrid(
             acceptance=self.ground.acceptance,
             latency=self.ground.table,
-            routing=self.routing,
+            correction=correction_of(self.correction, self.routing, CPU),
             drafting=self.drafting,
         )
         context = torch.zeros((), dtype=torch.int32)
@@ -186,17 +188,18 @@ def compare(ground: Ground) -> list[Run]:
         _named("best threshold in hindsight", tuned),
         run("moving average", MovingAverage(), ground),
         run("ratio a round", Ratio(), ground),
-        run("hybrid", Engine(ground, ground.table.routing), ground),
+        run("hybrid", Engine(ground), ground),
         run("hybrid that never rests", Engine(ground, drafting=NeverRests()), ground),
-        run(
-            "the same, one extra row",
-            Engine(ground, prices(ground), drafting=NeverRests()),
-            ground,
-        ),
+        run("the same, one extra row", _corrected(ground, "one"), ground),
+        run("the same, a window", _corrected(ground, "window"), ground),
         run("true cost", TrueCost(length.RATE_MEMORY), ground),
         oracle("oracle by table", ground, clock=0),
         oracle("oracle by model", ground, clock=1),
     ]
+
+
+def _corrected(ground: Ground, correction: CorrectionName) -> Engine:
+    return Engine(ground, correction, prices(ground), drafting=NeverRests())
 
 
 def prices(ground: Ground) -> RoutingCosts:

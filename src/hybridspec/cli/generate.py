@@ -74,6 +74,7 @@ def _stream(
             draft_model=checkpoints.draft_model,
             policy=options.policy,
             length=options.length,
+            correction=options.correction,
             mode=options.mode,
             device=options.device,
             acceptance=checkpoints.acceptance,

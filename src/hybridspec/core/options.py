@@ -16,6 +16,7 @@ MAX_ROWS = 16
 
 Mode = Literal["exact", "fast"]
 PolicyName = Literal["hybrid", "fixed", "plain"]
+CorrectionName = Literal["off", "one", "window"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 
 
@@ -63,6 +64,9 @@ class EngineOptions:
     drafts."""
     length: int | None = None
     """Rows of a round under fixed, anchor included; the drafter's block size if not given."""
+    correction: CorrectionName = "one"
+    """What the first router may change under hybrid, where its experts have a price: off nothing,
+    one adds a row, window reads up to two rows more or fewer."""
     mode: Mode = "exact"
     """exact: output equals plain decoding bit for bit. fast: may differ at near-ties."""
     device: DeviceName = "auto"
@@ -70,6 +74,7 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, get_args(PolicyName))
+        _one_of("correction", self.correction, get_args(CorrectionName))
         _one_of("mode", self.mode, get_args(Mode))
         _one_of("device", self.device, get_args(DeviceName))
         if self.length is None:

@@ -11,6 +11,7 @@ from typing import overload
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import (
+    CorrectionName,
     DeviceName,
     EngineOptions,
     Mode,
@@ -23,7 +24,7 @@ from hybridspec.core.records import Chunk, Completion
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loading import Progress, load_pair
 from hybridspec.engine.loop import Tally, decode, start
-from hybridspec.engine.measure import measure
+from hybridspec.engine.measure import after_tokens, measure, measure_routing
 from hybridspec.engine.memory import free_bytes
 from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
@@ -31,8 +32,11 @@ from hybridspec.kernels.reference.clock import Clock
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
+from hybridspec.policy.routing import correction_of
 
 log = logging.getLogger("hybridspec")
+BLOCKS = 4
+"""blocks that price experts where no table is known; `hybridspec profile` takes more"""
 
 
 class LLM:
@@ -51,6 +55,7 @@ class LLM:
         draft_model: str | Path | None = None,
         policy: PolicyName = "hybrid",
         length: int | None = None,
+        correction: CorrectionName = "one",
         mode: Mode = "exact",
         device: DeviceName = "auto",
         acceptance: str | Path | None = None,
@@ -67,7 +72,9 @@ class LLM:
         so far, and all of them. Raises HybridSpecError with what is wrong and what to do.
         """
         check_context(max_context)
-        options = EngineOptions(policy=policy, length=length, mode=mode, device=device)
+        options = EngineOptions(
+            policy=policy, length=length, correction=correction, mode=mode, device=device
+        )
         if policy != "hybrid" and (acceptance is not None or latency is not None):
             name = "acceptance" if acceptance is not None else "latency"
             raise OptionError(
@@ -114,12 +121,14 @@ class LLM:
         *,
         policy: PolicyName | None = None,
         length: int | None = None,
+        correction: CorrectionName | None = None,
         mode: Mode | None = None,
     ) -> "LLM":
-        """The same weights under another policy or mode. `length` is not carried over."""
+        """The same weights under another policy, correction or mode; `length` is not kept."""
         options = EngineOptions(
             policy=self.options.policy if policy is None else policy,
             length=length,
+            correction=self.options.correction if correction is None else correction,
             mode=self.options.mode if mode is None else mode,
             device=self.options.device,
         )
@@ -135,6 +144,7 @@ class LLM:
         # a table that the user names is taken at its word, and a run repeats itself
         is_named = tables.named_latency is not None
         self._clock = None if is_named else Clock.empty(self.block_size, self.device)
+        self._correction = None
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         check_length(options.length, self.block_size)
@@ -226,11 +236,14 @@ class LLM:
         rounds = kind(target=target, drafter=drafter, policy=fixed, request=request)
         if self.options.policy == "hybrid":
             assert self._acceptance is not None
-            self._latency = self._latency or self._measure(rounds)
+            self._latency = self._latency or self._measure(rounds, prompt_ids)
+            self._correction = self._correction or correction_of(
+                self.options.correction, self._latency.routing, self.device
+            )
             rounds.policy = Hybrid(
                 acceptance=self._acceptance,
                 latency=self._latency,
-                routing=self._latency.routing,
+                correction=self._correction,
                 drafting=self._drafting,
                 clock=self._clock,
                 device=self.device,
@@ -244,8 +257,10 @@ class LLM:
             memory = replace(memory, drafter=None)
         memory.check(positions, free_bytes(self.device), is_loaded=True)
 
-    def _measure(self, rounds: Rounds) -> Latency:
+    def _measure(self, rounds: Rounds, prompt_ids: list[int]) -> Latency:
         latency = measure(rounds, self.block_size)
+        moves = after_tokens(rounds, prompt_ids, BLOCKS)
+        latency = replace(latency, routing=measure_routing(rounds, self.block_size, moves))
         self._tables.keep(latency)
         return latency
 

@@ -9,6 +9,7 @@ moved: the rounds here are real ones that stop short of settle and commit.
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,26 +45,38 @@ def measure(rounds: Rounds, block_size: int, repeats: int = REPEATS) -> Latency:
 
 
 @torch.inference_mode()
-def measure_routing(rounds: Rounds, block_size: int, anchors: Sequence[int]) -> RoutingCosts | None:
-    """What rows and experts cost, by blocks drafted after each of `anchors`. Changes nothing.
+def measure_routing(
+    rounds: Rounds, block_size: int, moves: Sequence[Callable[[], object]]
+) -> RoutingCosts | None:
+    """What rows and experts cost, by the blocks that are drafted after each of `moves`.
 
-    None where the target counts no experts (on a CPU).
+    The anchor and the length are put back. None without moves, and where the target counts no
+    experts (on a CPU).
     """
     target, ledger = rounds.target, rounds.request.ledger
-    if target.fetched is None:
+    if target.fetched is None or not moves:
         return None
-    count, before = rounds.request.one.clone(), ledger.anchor.clone()
+    count = rounds.request.one.clone()
+    before = ledger.anchor.clone(), ledger.length.clone()
     drafted_round = Captured(lambda: _drafted(rounds, count), count.device)
     drafted_round.prepare()
-    seconds, fetched = torch.empty(len(anchors), block_size), list[Tensor]()
-    for block, anchor in enumerate(anchors):
-        ledger.anchor.fill_(anchor)
+    seconds, fetched = torch.empty(len(moves), block_size), list[Tensor]()
+    for block, move in enumerate(moves):
+        move()
         for rows in range(1, block_size + 1):
             count.fill_(rows)
             seconds[block, rows - 1] = _timed(drafted_round, ledger)
             fetched.append(target.fetched.cpu())
-    ledger.anchor.copy_(before)
+    ledger.anchor.copy_(before[0])
+    ledger.length.copy_(before[1])
     return RoutingCosts.fitted(seconds, torch.stack(fetched).view(*seconds.shape, -1))
+
+
+def after_tokens(rounds: Rounds, text: Sequence[int], places: int) -> list[Callable[[], object]]:
+    """Moves for `measure_routing`: as many tokens from all over a text as anchors."""
+    anchor = rounds.request.ledger.anchor
+    chosen = text[:: max(1, len(text) // places)][:places]
+    return [partial(anchor.fill_, token) for token in chosen]
 
 
 @torch.inference_mode()

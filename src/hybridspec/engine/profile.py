@@ -16,6 +16,7 @@ from hybridspec.engine.llm import LLM
 from hybridspec.engine.loop import start
 from hybridspec.engine.measure import (
     REPEATS,
+    after_tokens,
     measure,
     measure_draft,
     measure_routing,
@@ -26,8 +27,8 @@ from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed
 
 DEFAULT_CONTEXTS = (1024, 16384, 65536)
-ANCHORS = 12
-"""tokens after which blocks are drafted, to see what experts cost"""
+BLOCKS = 12
+"""blocks that are read in every length, to see what experts cost"""
 
 
 def contexts_for(llm: LLM, tokens: int, asked: Sequence[int] | None) -> list[int]:
@@ -77,7 +78,8 @@ def profile(
             found = measure(rounds, llm.block_size, repeats)
             draft[context] = measure_draft(rounds, repeats)
             if not done:
-                routing = measure_routing(rounds, llm.block_size, _spread(text))
+                moves = after_tokens(rounds, text, BLOCKS)
+                routing = measure_routing(rounds, llm.block_size, moves)
             commit[context] = spend_commits(rounds, llm.block_size, repeats)
         except torch.OutOfMemoryError:
             raise OptionError(
@@ -86,11 +88,6 @@ def profile(
         seconds[context], plain[context] = list(found.seconds[context]), found.plain[context]
     progress(len(contexts), len(contexts))
     return Latency.measured(seconds, plain=plain, routing=routing, draft=draft, commit=commit)
-
-
-def _spread(text: Sequence[int]) -> list[int]:
-    """ANCHORS of the text's ids, from all over it."""
-    return list(text[:: max(1, len(text) // ANCHORS)])[:ANCHORS]
 
 
 def _opened(llm: LLM, prompt: list[int]) -> Rounds:

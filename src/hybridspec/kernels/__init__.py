@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hybridspec.kernels.reference.accept import Ledger
 from hybridspec.kernels.reference.clock import Clock
+from hybridspec.kernels.reference.correction import Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 
 log = logging.getLogger("hybridspec")
@@ -30,10 +31,11 @@ class RoundOperations:
     choose: Callable[
         [Tensor, LengthTables, LengthState, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]
     ]
-    correct: Callable[[Tensor, Tensor, Tensor, LengthTables, LengthState], Tensor]
+    correct: Callable[[Tensor, Tensor, Tensor, LengthTables, LengthState, Correction], Tensor]
     learn: Callable[[Tensor, Tensor, LengthState], None]
     begin: Callable[[Clock], None]
     observe: Callable[[Clock, Tensor], None]
+    learn_price: Callable[[Correction, Tensor, Clock, LengthState], None]
 
 
 def of(device: torch.device) -> RoundOperations:
@@ -48,14 +50,15 @@ def _of_type(device: str) -> RoundOperations:
         log.warning("There is no Triton: rounds on %s settle in PyTorch, and wait for it.", device)
         is_triton = False
     if is_triton:
-        from hybridspec.kernels import accept, clock, length
+        from hybridspec.kernels import accept, clock, correction, length
     else:
-        from hybridspec.kernels.reference import accept, clock, length
+        from hybridspec.kernels.reference import accept, clock, correction, length
     return RoundOperations(
         settle=accept.settle,
         choose=length.choose,
-        correct=length.correct,
+        correct=correction.correct,
         learn=length.learn,
         begin=clock.begin,
         observe=clock.observe,
+        learn_price=correction.learn_price,
     )

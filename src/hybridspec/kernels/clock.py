@@ -33,7 +33,7 @@ def _begin_kernel(begun, IS_TIMED: tl.constexpr, OVERLAPS: tl.constexpr):
 
 @triton.jit
 def _observe_kernel(
-    begun, expected, ratios, weights, rows,
+    begun, expected, ratios, weights, taken, rows,
     BLOCK: tl.constexpr, N: tl.constexpr, MEMORY: tl.constexpr, LARGEST: tl.constexpr,
     IS_TIMED: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -45,6 +45,7 @@ def _observe_kernel(
     seconds = (now - since).to(tl.float32) * 1e-9
     ratio = seconds / tl.load(expected + n - 1, mask=is_round, other=1.0)
     learns = is_round & (ratio < LARGEST) & (ratio * LARGEST > 1)
+    tl.store(taken, tl.where(learns, seconds, 0.0))
     lane = tl.arange(0, N)
     inside = (lane < BLOCK) & learns
     is_own = lane == n - 1
@@ -81,7 +82,7 @@ def observe(clock: Clock, rows: Tensor) -> None:
     check_clock(clock, block)
     check_tensor("rows", rows, (), torch.int32)
     _observe_kernel[(1,)](
-        clock.begun, clock.expected, clock.ratios, clock.weights, rows,
+        clock.begun, clock.expected, clock.ratios, clock.weights, clock.taken, rows,
         BLOCK=block, N=MAX_ROWS, MEMORY=CLOCK_MEMORY, LARGEST=LARGEST_RATIO,
         IS_TIMED=not INTERPRETED, **_modes(clock),
     )  # fmt: skip
@@ -94,5 +95,6 @@ def _modes(clock: Clock) -> dict[str, int]:
 def check_clock(clock: Clock, block: int) -> None:
     """Raises ShapeError that names what does not fit a block."""
     check_tensor("begun", clock.begun, (), torch.int64)
+    check_tensor("taken", clock.taken, (), torch.float32)
     for name in ("expected", "ratios", "weights"):
         check_tensor(name, getattr(clock, name), (block,), torch.float32)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
-"""The policy of a captured round in three programs of one warp: choose, correct, learn.
+"""The choice of a captured round and its rate in two programs of one warp: choose, learn.
 
 Together they replace dozens of launches and the references' questions to the host, and move under
 4 KiB. Lane n - 1 of a warp stands for n rows: S_0 = 1 is the anchor, so that A(n) is a running sum
@@ -30,7 +30,7 @@ WARPS = 1
 
 
 @triton.jit
-def _first_best(values, lane, N: tl.constexpr):
+def first_best(values, lane, N: tl.constexpr):
     """The lowest lane of the largest value; NaN is never best."""
     values = tl.where(values == values, values, float("-inf"))
     return tl.min(tl.where(values == tl.max(values, 0), lane, N - 1), 0)
@@ -56,7 +56,7 @@ def _choose_kernel(
     log_odds, slope, intercepts, contexts, seconds, kappa, rate_tokens, rate_seconds, survival,
     costs, length, budget, is_done, rows, shown, clock_expected, clock_ratios, clock_weights,
     BLOCK: tl.constexpr, C: tl.constexpr, BLOCK_C: tl.constexpr, N: tl.constexpr,
-    EXTRA: tl.constexpr, PRIOR: tl.constexpr, OVERLAPS: tl.constexpr,
+    ABOVE: tl.constexpr, PRIOR: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -79,7 +79,7 @@ def _choose_kernel(
     tl.store(costs + lane, b_costs, mask=inside & lives)
     # a run without a rate starts from the best one that this round promises
     b_ratio = tl.where(inside, tl.div_rn(b_expected, b_costs), float("-inf"))
-    is_start = lane == _first_best(b_ratio, lane, N)
+    is_start = lane == first_best(b_ratio, lane, N)
     past_tokens, past_seconds = tl.load(rate_tokens), tl.load(rate_seconds)
     has_rate = past_seconds > 0
     now_tokens = tl.where(has_rate, past_tokens, tl.sum(tl.where(is_start, b_expected, 0.0), 0))
@@ -88,47 +88,9 @@ def _choose_kernel(
     tl.store(rate_seconds, now_seconds, mask=lives)
     price = kappa * tl.div_rn(now_tokens, now_seconds)
     b_gain = tl.where(inside, b_expected - price * b_costs, float("-inf"))
-    n = _first_best(b_gain, lane, N) + 1
+    n = first_best(b_gain, lane, N) + 1
     tl.store(rows, tl.where(lives, n, 0))
-    tl.store(shown, tl.where(lives, tl.minimum(n + EXTRA, BLOCK), 0))
-
-
-@triton.jit
-def _correct_kernel(
-    expert_ids, rows, shown, prices, kappa, rate_tokens, rate_seconds, survival, seen, added,
-    kept, dropped, read,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, N: tl.constexpr, OVERLAPS: tl.constexpr,
-):  # fmt: skip
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
-    n = tl.load(rows)
-    if tl.load(shown) > n:
-        choice = tl.arange(0, BLOCK_K)
-        b_extra = tl.load(expert_ids + n * K + choice, mask=choice < K, other=-1)
-        place = tl.arange(0, N * BLOCK_K)
-        row, rank = place // BLOCK_K, place % BLOCK_K
-        is_earlier = (row < n) & (rank < K)
-        b_earlier = tl.load(expert_ids + row * K + rank, mask=is_earlier, other=-2)
-        is_known = tl.max((b_extra[:, None] == b_earlier[None, :]).to(tl.int32), 1)
-        new = tl.sum(tl.where(choice < K, 1 - is_known, 0), 0)
-        times, total = tl.load(seen + n), tl.load(added + n)
-        known_mean = tl.div_rn(total.to(tl.float32), tl.maximum(times, 1).to(tl.float32))
-        mean = tl.where(times > 0, known_mean, new.to(tl.float32))
-        per_row, per_expert = tl.load(prices), tl.load(prices + 1)
-        layers, correlation = tl.load(prices + 2), tl.load(prices + 3)
-        others = mean + correlation * (new - mean)
-        extra = per_row + per_expert * (new + (layers - 1) * others)
-        price = kappa * tl.div_rn(tl.load(rate_tokens), tl.load(rate_seconds))
-        keeps = (tl.load(survival + n - 1) > price * extra).to(tl.int32)
-        before_kept, before_dropped = tl.load(kept), tl.load(dropped)
-        tl.store(seen + n, times + 1)
-        tl.store(added + n, total + new)
-        tl.store(kept, before_kept + keeps)
-        tl.store(dropped, before_dropped + 1 - keeps)
-        tl.store(read, n + keeps)
-    else:
-        tl.store(read, n)
+    tl.store(shown, tl.where(lives, tl.minimum(n + ABOVE, BLOCK), 0))
 
 
 @triton.jit
@@ -166,40 +128,17 @@ def choose(
         log_odds, tables.slope, tables.intercepts, tables.contexts, tables.seconds, tables.kappa,
         state.tokens, state.seconds, state.survival, state.costs, length, budget, is_done, rows,
         shown, *_clocked(tables, state), BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C),
-        N=MAX_ROWS, EXTRA=int(tables.prices is not None),
+        N=MAX_ROWS, ABOVE=tables.above,
         PRIOR=0.0 if tables.clock is None else PRIOR, **_modes(length),
     )  # fmt: skip
-    return rows, rows if tables.prices is None else shown  # one tensor: nothing was dropped
-
-
-def correct(
-    expert_ids: Tensor, rows: Tensor, shown: Tensor, tables: LengthTables, state: LengthState
-) -> Tensor:
-    """Contract of the reference. Raises ShapeError that names what does not fit."""
-    _check(tables, state)
-    check_tensor("expert_ids", expert_ids, tuple(expert_ids.shape), torch.int32, torch.int64)
-    if expert_ids.dim() != 2 or expert_ids.shape[0] > MAX_ROWS:
-        raise ShapeError(
-            f"expert_ids must be [N, k] of at most {MAX_ROWS} rows, got {list(expert_ids.shape)}."
-        )
-    check_tensor("rows", rows, (), torch.int32)
-    check_tensor("shown", shown, (), torch.int32)
-    if tables.prices is None:
-        return rows
-    K, read = expert_ids.shape[1], torch.empty_like(rows)
-    _correct_kernel[(1,)](
-        expert_ids, rows, shown, tables.prices, tables.kappa, state.tokens, state.seconds,
-        state.survival, state.seen, state.added, state.kept, state.dropped, read,
-        K=K, BLOCK_K=triton.next_power_of_2(K), N=MAX_ROWS, **_modes(rows),
-    )  # fmt: skip
-    return read
+    return rows, shown if tables.above else rows  # one tensor: nothing was dropped
 
 
 def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
     """Contract of the reference. Raises ShapeError that names what does not fit."""
     check_tensor("rows", rows, (), torch.int32)
     check_tensor("committed", committed, (), torch.int32)
-    _check_state(state, state.costs.numel())
+    check_state(state, state.costs.numel())
     _learn_kernel[(1,)](
         rows, committed, state.tokens, state.seconds, state.costs, MEMORY=RATE_MEMORY,
         **_modes(rows),
@@ -232,16 +171,12 @@ def _check(tables: LengthTables, state: LengthState) -> int:
     check_tensor("intercepts", tables.intercepts, (block - 1,), torch.float32)
     check_tensor("contexts", tables.contexts, (C,), torch.int32)
     check_tensor("seconds", tables.seconds, (C, block), torch.float32)
-    if tables.prices is not None:
-        check_tensor("prices", tables.prices, (4,), torch.float32)
-    _check_state(state, block)
+    check_state(state, block)
     return block
 
 
-def _check_state(state: LengthState, block: int) -> None:
+def check_state(state: LengthState, block: int) -> None:
+    """Raises ShapeError that names what does not fit a block."""
     floats = {"tokens": (), "seconds": (), "survival": (block - 1,), "costs": (block,)}
     for name, shape in floats.items():
         check_tensor(name, getattr(state, name), shape, torch.float32)
-    integers = {"seen": (MAX_ROWS,), "added": (MAX_ROWS,), "kept": (), "dropped": ()}
-    for name, shape in integers.items():
-        check_tensor(name, getattr(state, name), shape, torch.int32)

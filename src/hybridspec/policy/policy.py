@@ -7,7 +7,7 @@ round: rows to choose, rows to show the first router, rows to keep after it, and
 the end. There counts are int32 scalars, and nothing asks for their value.
 """
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -17,11 +17,11 @@ from hybridspec import kernels
 from hybridspec.core.records import Block, Routed
 from hybridspec.kernels.reference.accept import Ledger
 from hybridspec.kernels.reference.clock import Clock
+from hybridspec.kernels.reference.correction import Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
-from hybridspec.policy.routing import RoutingCosts
 
 CPU = torch.device("cpu")
 
@@ -57,7 +57,7 @@ class Policy(Protocol):
         ...
 
     def correct(self, routed: Routed, rows: Tensor, shown: Tensor) -> Tensor:
-        """Rows to read on, `rows` or `shown`."""
+        """Rows to read on, at most `shown`."""
         ...
 
     def learn(self, rows: Tensor, committed: Tensor) -> None:
@@ -108,12 +108,12 @@ class Fixed:
 
 @dataclass(slots=True, kw_only=True)
 class Hybrid:
-    """Rows by expected tokens and measured time, then one more if the router finds it cheap."""
+    """Rows by expected tokens and measured time, put right by what the first router fetches."""
 
     acceptance: Acceptance
     latency: Latency
-    routing: RoutingCosts | None = None
-    """prices of the correction; None: not measured, and no row is shown beyond those chosen"""
+    correction: Correction | None = None
+    """what earlier requests saw of the first router; None: rows are read as they were chosen"""
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
     drafting: Drafting = field(default_factory=Drafting)
@@ -121,7 +121,7 @@ class Hybrid:
     """what earlier requests saw of rounds; None: seconds are the table's, as they are"""
     device: torch.device = CPU
     tables: LengthTables = field(init=False, repr=False)
-    """the three above, where rounds read them"""
+    """acceptance, latency and what else rounds read"""
     state: LengthState = field(init=False, repr=False)
     """what rounds have learnt"""
 
@@ -136,8 +136,8 @@ class Hybrid:
                 list(self.latency.seconds), dtype=torch.int32, device=self.device
             ),
             seconds=floats(list(self.latency.seconds.values())),
-            prices=None if self.routing is None else floats(astuple(self.routing)),
             kappa=self.kappa,
+            above=0 if self.correction is None else self.correction.above,
             clock=self.clock,
         )
         self.state = LengthState.empty(self.tables.seconds.shape[1], self.device)
@@ -174,16 +174,21 @@ class Hybrid:
             kernels.of(self.device).observe(self.clock, rows)
 
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
-        """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, and one row more to price."""
+        """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, and those to show the router."""
         return kernels.of(self.device).choose(
             block.log_odds, self.tables, self.state, ledger.length, ledger.budget, ledger.is_done
         )
 
     def correct(self, routed: Routed, rows: Tensor, shown: Tensor) -> Tensor:
-        """Keep the extra row iff S_(n*) > kappa lambda dT."""
+        """The same over the lengths around n*, each priced by its own experts there."""
+        if self.correction is None:
+            return rows
         correct = kernels.of(self.device).correct
-        return correct(routed.expert_ids, rows, shown, self.tables, self.state)
+        return correct(routed.expert_ids, rows, shown, self.tables, self.state, self.correction)
 
     def learn(self, rows: Tensor, committed: Tensor) -> None:
-        """Keep the running rate."""
-        kernels.of(self.device).learn(rows, committed, self.state)
+        """Keep the running rate, and what an expert cost."""
+        operations = kernels.of(self.device)
+        operations.learn(rows, committed, self.state)
+        if self.correction is not None and self.clock is not None:
+            operations.learn_price(self.correction, rows, self.clock, self.state)

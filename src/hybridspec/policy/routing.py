@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""What a row costs beyond those chosen.
+"""What rows and experts cost, and what the first router says of the others.
 
-The first router has seen the extra row before any expert ran. From the experts that it would add
-there, `kernels/reference/length.py` guesses what it adds in all layers, prices them, and compares
-with the tokens that the row promises.
+The first router has seen more rows than were chosen before any expert ran. From the experts that
+these have there, `kernels/reference/correction.py` puts right what each length will take.
 """
 
 from dataclasses import dataclass
@@ -14,11 +13,16 @@ import torch
 from torch import Tensor
 
 from hybridspec.core.errors import TableError
+from hybridspec.core.options import CorrectionName
+from hybridspec.kernels.reference.correction import Correction
+
+REACH = {"one": (0, 1), "window": (2, 2)}
+"""rows fewer and more than chosen that a correction may read"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingCosts:
-    """Prices of a row, in the order in which `correct` reads them."""
+    """Prices as they were measured."""
 
     seconds_per_row: float
     """tau_row: time of a row that adds no expert"""
@@ -32,6 +36,11 @@ class RoutingCosts:
     def __post_init__(self) -> None:
         if not 0 <= self.correlation <= 1:
             raise TableError(f"correlation must lie between 0 and 1, got {self.correlation}.")
+
+    @property
+    def per_first_expert(self) -> float:
+        """Seconds of one expert more at the first router, with those that it promises elsewhere."""
+        return self.seconds_per_expert * (1 + (self.layers - 1) * self.correlation)
 
     @classmethod
     def fitted(cls, seconds: Tensor, fetched: Tensor) -> "RoutingCosts":
@@ -51,6 +60,16 @@ class RoutingCosts:
             layers=fetched.shape[2],
             correlation=correlation(new[..., 0], new[..., 1:]),
         )
+
+
+def correction_of(
+    name: CorrectionName, routing: RoutingCosts | None, device: torch.device
+) -> Correction | None:
+    """A correction that has seen no round; None where it is off, or experts have no price."""
+    if name == "off" or routing is None:
+        return None
+    below, above = REACH[name]
+    return Correction.empty(below=below, above=above, price=routing.per_first_expert, device=device)
 
 
 def correlation(first: Tensor, others: Tensor) -> float:

@@ -34,6 +34,8 @@ class Clock:
     """[BLOCK] float32: by rows, seconds taken by seconds expected, older rounds for less"""
     weights: Tensor
     """[BLOCK] float32: rounds in them, likewise"""
+    taken: Tensor
+    """[] float32: seconds of the last round; 0 where they were none to learn from"""
 
     @classmethod
     def empty(cls, block: int, device: torch.device | str) -> "Clock":
@@ -47,6 +49,7 @@ class Clock:
             expected=zeros(block),
             ratios=zeros(block),
             weights=zeros(block),
+            taken=zeros(),
         )
 
 
@@ -59,19 +62,22 @@ def observe(clock: Clock, rows: Tensor) -> None:
     """The round has read its rows [] int32; 0 rows are no round. Its seconds are learnt."""
     n, begun = int(rows), int(clock.begun)
     clock.begun.zero_()
+    clock.taken.zero_()
     if n < 1 or begun < 1:
         return
     seconds = (time.perf_counter_ns() - begun) * 1e-9
-    learn_ratio(clock, n, seconds / float(clock.expected[n - 1]))
+    if learn_ratio(clock, n, seconds / float(clock.expected[n - 1])):
+        clock.taken.fill_(seconds)
 
 
-def learn_ratio(clock: Clock, n: int, ratio: float) -> None:
-    """A round of n rows took `ratio` times what the table says."""
+def learn_ratio(clock: Clock, n: int, ratio: float) -> bool:
+    """A round of n rows took `ratio` times what the table says; False: it was none."""
     if not 1 / LARGEST_RATIO < ratio < LARGEST_RATIO:
-        return
+        return False
     for sums, one in ((clock.ratios, ratio), (clock.weights, 1.0)):
         sums.mul_(CLOCK_MEMORY)
         sums[n - 1] += one
+    return True
 
 
 def refreshed(seconds: Tensor, clock: Clock) -> Tensor:

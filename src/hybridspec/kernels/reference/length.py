@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""How many rows to read: the most tokens for the time, at the going rate; one more or not.
+"""How many rows to read: the most tokens for the time, at the going rate.
 
 A(n) = 1 + S_1 + ... + S_(n-1) tokens are expected of n rows. Tokens per second over a run is a
 ratio of sums, so a second is priced at the run's own rate (Dinkelbach). Every number is in a tensor
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.reference.clock import Clock, refreshed
 
 RATE_MEMORY = 0.98
@@ -32,11 +31,10 @@ class LengthTables:
     """[C] int32, rising: where seconds were measured"""
     seconds: Tensor
     """[C, BLOCK] float32, above 0: of drafting and verifying 1, 2, ... rows"""
-    prices: Tensor | None = None
-    """[4] float32: seconds of a row that adds no expert, seconds of one distinct expert of one
-    layer, layers with a router, correlation; None: not measured, and no extra row is shown"""
     kappa: float = 1.0
     """price of a second, in units of the run's own rate"""
+    above: int = 0
+    """rows beyond those chosen that the first router is shown"""
     clock: Clock | None = None
     """how long rounds really took, by which the seconds are put right; None: as they are"""
 
@@ -53,31 +51,19 @@ class LengthState:
     """[BLOCK - 1] float32: of this round's drafts"""
     costs: Tensor
     """[BLOCK] float32: seconds of 1, 2, ... rows at this round's context"""
-    seen: Tensor
-    """[16] int32: extra rows shown to the first router, by rows chosen before them"""
-    added: Tensor
-    """[16] int32: experts that those added there"""
-    kept: Tensor
-    """[] int32: extra rows kept"""
-    dropped: Tensor
-    """[] int32: extra rows dropped"""
 
     @classmethod
     def empty(cls, block: int, device: torch.device | str) -> "LengthState":
         """Before the first round."""
 
-        def zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(size, dtype=dtype, device=device)
+        def zeros(*size: int) -> Tensor:
+            return torch.zeros(size, dtype=torch.float32, device=device)
 
         return cls(
             tokens=zeros(),
             seconds=zeros(),
             survival=zeros(block - 1),
             costs=zeros(block),
-            seen=zeros(MAX_ROWS, dtype=torch.int32),
-            added=zeros(MAX_ROWS, dtype=torch.int32),
-            kept=zeros(dtype=torch.int32),
-            dropped=zeros(dtype=torch.int32),
         )
 
 
@@ -114,17 +100,9 @@ def best_length(expected: Tensor, seconds: Tensor, rate: Tensor) -> Tensor:
     return (expected - rate * seconds).argmax().to(torch.int32) + 1
 
 
-def extra_seconds(new: Tensor, mean: Tensor, prices: Tensor) -> Tensor:
-    """dT of one row more: seconds a row + seconds an expert [d0 + (layers - 1) (g + s (d0 - g))].
-
-    new    [] int      d0: experts that it adds at the first router
-    mean   [] float32  g: their mean, which stands for the other layers until they are counted
-    prices [4] float32 as in LengthTables; s is the correlation: what one new expert beyond the mean
-                       at the first router says of every other layer
-    """
-    per_row, per_expert, layers, correlation = prices
-    others = mean + correlation * (new - mean)
-    return per_row + per_expert * (new + (layers - 1) * others)
+def price_of_a_second(tables: LengthTables, state: LengthState) -> Tensor:
+    """kappa lambda, tokens for a second: [] float32."""
+    return tables.kappa * (state.tokens / state.seconds)
 
 
 def choose(
@@ -135,15 +113,15 @@ def choose(
     budget: Tensor,
     is_done: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """n* = argmax_n A(n) - kappa lambda T(n), ties to the shorter, and one row more to show.
+    """n* = argmax_n A(n) - kappa lambda T(n), ties to the shorter, and how many rows to show.
 
     log_odds [BLOCK - 1] float32   of the drafts
     length   []          int32     committed positions, the context
     budget   []          int32     tokens that may still be emitted
     is_done  []          bool      the text has ended: 0 rows, and nothing is written
     rows     []          int32     1..BLOCK
-    shown    []          int32     rows to show the first router: if there are prices one more, as
-                                   far as the block goes
+    shown    []          int32     rows to show the first router: `above` more, as far as the
+                                   block goes
     Leaves survival and costs in the state; the first round starts the rate at max_n A(n) / T(n).
     """
     if bool(is_done):
@@ -160,36 +138,8 @@ def choose(
         best = (expected / state.costs).argmax()
         state.tokens.copy_(expected[best])
         state.seconds.copy_(state.costs[best])
-    rows = best_length(expected, state.costs, _price(tables, state))
-    return rows, rows if tables.prices is None else (rows + 1).clamp_max(len(expected))
-
-
-def correct(
-    expert_ids: Tensor, rows: Tensor, shown: Tensor, tables: LengthTables, state: LengthState
-) -> Tensor:
-    """Keep the extra row iff S_(n*) > kappa lambda dT, with dT from the experts that it would add.
-
-    Their mean is that over earlier rounds of as many rows; in the first it is their own number.
-    Without prices the rows stand as they are.
-
-    expert_ids [N, k]  int32 or int64   at the first router; stale from row `shown` on
-    rows       []      int32            n*, as chosen
-    shown      []      int32            n* + 1, or n* where there is no extra row
-    returns    []      int32            rows to read on: n* or n* + 1
-    """
-    n = int(rows)
-    if tables.prices is None or int(shown) <= n:
-        return rows
-    new = (~torch.isin(expert_ids[n], expert_ids[:n])).sum()
-    seen, added = state.seen[n], state.added[n]
-    mean = torch.where(seen > 0, added / seen, new.to(state.tokens.dtype))
-    extra = extra_seconds(new, mean, tables.prices)
-    keeps = state.survival[n - 1] > _price(tables, state) * extra
-    seen.add_(1)
-    added.add_(new)
-    state.kept.add_(keeps)
-    state.dropped.add_(~keeps)
-    return rows + keeps
+    rows = best_length(expected, state.costs, price_of_a_second(tables, state))
+    return rows, (rows + tables.above).clamp_max(len(expected)) if tables.above else rows
 
 
 def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
@@ -202,7 +152,3 @@ def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
         return
     state.tokens.mul_(RATE_MEMORY).add_(committed)
     state.seconds.mul_(RATE_MEMORY).add_(state.costs[int(rows) - 1])
-
-
-def _price(tables: LengthTables, state: LengthState) -> Tensor:
-    return tables.kappa * (state.tokens / state.seconds)
