@@ -5,7 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from hybridspec.policy.drafting import MEMORY, PROBE_SHARE, TRIAL, Drafting
+from hybridspec.policy.drafting import (
+    EARNED_SHARE,
+    MEMORY,
+    MOST_EARNED,
+    PAUSE,
+    PROBE_SHARE,
+    TRIAL,
+    Drafting,
+)
 
 PLAIN, DRAFTED = 1.0, 1.7
 """seconds of a plain step and of a drafted round: a draft pays from 1.7 tokens a round"""
@@ -77,7 +85,8 @@ def test_a_trial_that_was_luck_is_short_and_paid_off_before_the_next_probe():
     drafting.see_drafted(tokens=2, seconds=DRAFTED, plain_seconds=PLAIN)
     kinds, _ = run(drafting, lambda _: 1, 2000)
     assert kinds[: TRIAL - 1] == [True] * (TRIAL - 1)
-    lost = (TRIAL - 1) * (DRAFTED - PLAIN) - (2 * PLAIN - DRAFTED)
+    saved = 2 * PLAIN - DRAFTED
+    lost = (TRIAL - 1) * (DRAFTED - PLAIN) - saved - EARNED_SHARE * saved
     assert kinds.index(True, TRIAL - 1) >= TRIAL - 1 + int(lost / PROBE_SHARE)
 
 
@@ -88,3 +97,42 @@ def test_a_probe_is_no_trial():
     places = [i for i, is_probe in enumerate(kinds) if is_probe]
     assert len(places) >= 3
     assert all(b - a > (DRAFTED - PLAIN) / PROBE_SHARE for a, b in pairwise(places))
+
+
+def test_a_drafter_that_was_good_is_soon_asked_again():
+    """A hard stretch of a text rests drafting for little longer than it lasts."""
+    drafting = Drafting()
+    run(drafting, lambda _: 4, 2000)
+    kinds, _ = run(drafting, lambda _: 1, MEMORY * 2)
+    assert not all(kinds)
+    kinds, slower = run(drafting, lambda _: 4, 200)
+    assert kinds.index(True) <= PAUSE
+    assert sum(kinds) >= 200 - PAUSE
+    assert slower < 0.5
+
+
+@pytest.mark.parametrize("good", [100, 3000, 30_000])
+def test_a_drafter_that_turned_bad_is_followed(good):
+    """What it may risk of its savings is soon spent, and then it is as before."""
+    drafting = Drafting()
+    run(drafting, lambda _: 4, good)
+    kinds, _ = run(drafting, lambda _: 1, 1000)
+    probes = MOST_EARNED * PLAIN / (DRAFTED - PLAIN)
+    assert sum(kinds) <= 2 * MEMORY + probes + 4
+    assert sum(kinds[:200]) < 100
+    _, slower = run(drafting, lambda _: 1, 20_000)
+    assert slower <= 1 + 2 * PROBE_SHARE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_ever_lost_beyond_the_purses(seed):
+    """On texts that turn good and bad at random, by no more than a memory and the probes' share."""
+    dice, drafting = random.Random(seed), Drafting()
+    tokens = spent = 0.0
+    for _ in range(60):
+        chance, length = dice.choice((0.0, 0.1, 0.3, 0.6, 0.9)), dice.randrange(10, 400)
+        guess = lambda _, chance=chance: 1 + sum(dice.random() < chance for _ in range(3))  # noqa: E731
+        kinds, slower = run(drafting, guess, length)
+        seconds = sum(DRAFTED if kind else PLAIN for kind in kinds)
+        spent, tokens = spent + seconds, tokens + seconds / slower
+    assert spent <= tokens * (1 + 2 * PROBE_SHARE) + MEMORY * (DRAFTED - PLAIN)
