@@ -27,7 +27,7 @@ from tests.kernels.gdn_cases import interpreted
 from tests.models.fused_cases import few_programs  # noqa: F401
 
 SHAPE = ["--shape", "qwen3.6-35b-a3b", "--random-weights"]
-CONTEXT, TOKENS, BLOCK = 5, 5, 3
+CONTEXT, TOKENS, BLOCK = 37, 5, 3
 
 
 def asked(**changes):
@@ -66,6 +66,7 @@ def test_every_policy_writes_the_script_in_the_real_engine(tmp_path, monkeypatch
     assert fixed.phases_ms["draft"] > 0 < hybrid.phases_ms["policy"]
     assert report.latency is not None
     assert list(report.latency["plain"]) == [str(CONTEXT)]
+    assert report.latency["routing"]["layers"] > 0
     assert report.circumstances.command == "as typed"
 
 

@@ -7,7 +7,6 @@ So nothing is compiled, recorded or allocated while a speed is measured.
 """
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -132,16 +131,16 @@ class RandomPair:
         latency = measure(anyone, block_size)
         context, moved = self.request.ledger.length, self.request.draft.injected
         end, reach = int(context), int(moved)
-        moves = [partial(self._go_back, place) for place in range(0, BLOCKS * MAX_ROWS, MAX_ROWS)]
-        routing = measure_routing(anyone, block_size, moves[: end // MAX_ROWS])
+        blocks = min(BLOCKS, end // MAX_ROWS, reach // MAX_ROWS)
+        routing = measure_routing(anyone, block_size, [self._go_back] * blocks)
         context.fill_(end)
         moved.fill_(reach)
         return replace(latency, routing=routing)
 
-    def _go_back(self, rows: int) -> None:
-        """The request as if its last rows had not been; the script drafts what stood there."""
-        self.request.ledger.length.sub_(rows)
-        self.request.draft.injected.sub_(rows)
+    def _go_back(self) -> None:
+        """The request as if its last block had not been; the script drafts what stood there."""
+        self.request.ledger.length.sub_(MAX_ROWS)
+        self.request.draft.injected.sub_(MAX_ROWS)
 
     def _policy(self, arm: Arm, latency: Latency | None) -> Policy:
         block_size, device = self.shape.drafter.block_size, self.target.head.device
