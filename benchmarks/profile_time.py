@@ -49,7 +49,8 @@ class AnyDrafter:
 
     def propose(self, anchor: torch.Tensor, state: object) -> Block:
         """The block of an anchor."""
-        tokens = self.blocks[anchor % len(self.blocks)]
+        place = (anchor % len(self.blocks)).view(1)
+        tokens = self.blocks.index_select(0, place)[0]  # an index of a scalar would ask the host
         return Block(tokens=tokens, log_odds=torch.zeros(len(tokens) - 1, device=tokens.device))
 
 
