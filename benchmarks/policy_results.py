@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""Tables of docs/policy.md, from policy_facts.json and policy_replay.json."""
+"""Tables of docs/policy.md: acceptance, experts and rules over held-out text, then the worlds."""
 
 from typing import Any
 
+import world_results
 from table import markdown
 
 Result = dict[str, Any]
@@ -12,7 +13,7 @@ PLACES = (1, 2, 3, 4, 8, 15)
 ROWS = (1, 2, 4, 8, 16)
 
 
-def tables(facts: Result, replay: Result) -> str:
+def tables(facts: Result, replay: Result, worlds: Result, runs: list[Result]) -> str:
     """All that was measured, as Markdown."""
     parts = [
         f"**Acceptance** on held-out text; every one of {facts['positions']} positions is an "
@@ -39,6 +40,7 @@ def tables(facts: Result, replay: Result) -> str:
         "The same tok/s by class:",
         _by_class(replay["policies"]),
         _circumstances(facts),
+        world_results.tables(worlds, runs),
     ]
     return "\n" + "\n\n".join(parts) + "\n\n"
 

@@ -23,6 +23,9 @@ MEASURED, POLICY = DOCS / "measured.md", DOCS / "policy.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
 SHOWN = ("plain", "fixed:16", "hybrid")
 """policies of the embedded pair in the README"""
+REPLAYS = ("policy_facts", "policy_replay", "world_replay")
+CORRECTED = ("decode_random", "decode_random_correlated", "decode_random_maths")
+"""decoded on a GPU with and without the first router's correction"""
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
 
@@ -71,6 +74,7 @@ def gpu(run: dict[str, Any]) -> tuple[str, str]:
             f"{arm['ms_per_round']['median']:.2f}",
         )
         for arm in run["arms"]
+        if not arm["name"].startswith("hybrid:")
     ]
     words = (
         f"{run['device']}, shape {run['shape']} with **random weights**, {run['mode']} mode, "
@@ -153,7 +157,7 @@ def main() -> int:
         CORRECTNESS: near_ties(load("equality")),
         GDN: gdn_results.tables(verify),
         MEASURED: measured(),
-        POLICY: policy_results.tables(load("policy_facts"), load("policy_replay")),
+        POLICY: policy_results.tables(*map(load, REPLAYS), list(map(load, CORRECTED))),
     }
     texts = {path: drawn(path, part) for path, part in documents.items()}
     texts[DOCS / "gdn_verify.svg"] = gdn_results.figure(verify)
