@@ -19,11 +19,13 @@ import torch
 
 from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels import accept, clock, correction, head, length
+from hybridspec.kernels import accept, acceptance, clock, correction, head, length
 from hybridspec.kernels.head import HeadLaunch
 from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.acceptance import AcceptanceState
 from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.correction import Correction
+from hybridspec.kernels.reference.exploration import Exploration
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.kernels.reference.stream import TILE
 
@@ -63,6 +65,7 @@ def run_length() -> None:
         contexts=torch.arange(8, dtype=torch.int32),
         seconds=torch.ones(8, MAX_ROWS),
         clock=Clock.empty(MAX_ROWS, "cpu"),
+        exploration=Exploration.empty("cpu"),
     )
     state = LengthState.empty(MAX_ROWS, "cpu")
     is_done = torch.zeros((), dtype=torch.bool)
@@ -79,12 +82,22 @@ def run_correction() -> None:
         contexts=torch.zeros(1, dtype=torch.int32),
         seconds=torch.ones(1, MAX_ROWS),
         above=2,
+        exploration=Exploration.empty("cpu"),
     )
     state = LengthState.empty(MAX_ROWS, "cpu")
     known = Correction.empty(below=2, above=2, device="cpu")
     ids = torch.zeros(MAX_ROWS, 8, dtype=torch.int32)
     correction.correct(ids, one, one, tables, state, known)
     correction.learn_price(known, one, timed, state)
+
+
+def run_acceptance() -> None:
+    """adapt."""
+    one, is_done = torch.ones((), dtype=torch.int32), torch.zeros((), dtype=torch.bool)
+    drafts = MAX_ROWS - 1
+    known = AcceptanceState.begun(1.0, (0.0,) * drafts, warm_up=0, device=torch.device("cpu"))
+    odds, costs = torch.zeros(drafts), torch.ones(MAX_ROWS)
+    acceptance.adapt(odds, one, one, one, is_done, one, costs, known)
 
 
 def run_clock() -> None:
@@ -120,6 +133,7 @@ def as_shipped() -> Iterator[dict[str, object]]:
     yield from compiled(run_accept, accept, ("_settle_kernel",))
     yield from compiled(run_length, length, ("_choose_kernel", "_learn_kernel"))
     yield from compiled(run_correction, correction, ("_correct_kernel", "_learn_kernel"))
+    yield from compiled(run_acceptance, acceptance, ("_adapt_kernel",))
     yield from compiled(run_clock, clock, ("_begin_kernel", "_observe_kernel"))
 
 

@@ -50,6 +50,9 @@ class FakeLLM:
         )
         return other
 
+    def acceptance_report(self):
+        return None
+
     def generate(self, prompt, params=None):
         return Completion.of(list(self.stream(prompt, params)))
 

@@ -17,6 +17,7 @@ from hybridspec import kernels
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.core.records import Block, Reading, Routed
 from hybridspec.engine.round import Request, Rounds
+from hybridspec.kernels.reference.acceptance import AcceptanceState
 from hybridspec.kernels.reference.clock import Clock
 from hybridspec.policy.acceptance import Acceptance
 from hybridspec.policy.latency import Latency
@@ -92,6 +93,12 @@ class Calls:
     def observe(self, clock, rows):
         self.names.append("observe")
 
+    def adapt(self, odds, chosen, rows, committed, is_done, length, costs, state):
+        assert odds.shape == (MAX_ROWS - 1,)
+        assert costs.shape == (MAX_ROWS,)
+        assert is_done.dtype == torch.bool
+        self.names.append("adapt")
+
     def learn_price(self, correction, rows, clock, state):
         self.names.append("learn price")
 
@@ -110,12 +117,13 @@ def without_values(calls, policy):
     return Rounds(target=calls, drafter=calls, policy=policy, request=request)
 
 
-def hybrid(correction="one", clock=None):
+def hybrid(correction="one", clock=None, learning=None):
     return Hybrid(
         acceptance=Acceptance.uninformed(MAX_ROWS - 1),
         latency=Latency.measured({0: [1.0] * MAX_ROWS, 9: [2.0] * MAX_ROWS}, plain={0: 1, 9: 1}),
         correction=correction_of(correction, PRICES, META),
         clock=clock,
+        learning=learning,
         device=META,
     )
 
@@ -138,6 +146,17 @@ def test_a_round_that_is_timed_asks_for_no_value(calls):
         "take, learn, learn price"
     )
     assert ", ".join(calls.names) == line
+
+
+def test_a_round_that_is_learnt_from_asks_for_no_value(calls):
+    known = AcceptanceState.begun(1.0, (0.0,) * (MAX_ROWS - 1), warm_up=0, device=META)
+    policy = hybrid("off", learning=known)
+    without_values(calls, policy).drafted_round()
+    line = "propose, choose, read 16 to router, read on, settle, commit, take, learn, adapt"
+    assert ", ".join(calls.names) == line
+    assert policy.tables.slope is known.slope
+    assert policy.tables.intercepts is known.served
+    known.next_request()
 
 
 def test_a_drafted_round_of_fixed_length_asks_for_no_value(calls):

@@ -70,7 +70,9 @@ def test_sixty_rounds_are_those_by_hand(correction):
         read = policy.correct(routed(ids), rows, shown)
         assert int(read) == hand.correct(ids, *wanted)
         committed = number % int(read) + 1
-        policy.learn(read, count(committed))
+        settled = ledger(context, budget)
+        settled.committed.fill_(committed)
+        policy.learn(proposed, rows, read, settled)
         hand.learn(int(read), committed)
         lengths.add(int(read))
     assert len(lengths) >= 3
@@ -117,7 +119,7 @@ def test_fixed_never_changes_its_mind(rows):
         assert int(chosen) == int(shown) == rows
         assert chosen.dtype == torch.int32
         assert int(policy.correct(routed([[0]] * 16), chosen, shown)) == rows
-        policy.learn(chosen, count(1))
+        policy.learn(drafts, chosen, chosen, ledger(context))
         policy.see_drafted(context, rows=rows, tokens=1)
         assert policy.wants_drafts(context, 99)
 

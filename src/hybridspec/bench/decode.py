@@ -115,6 +115,7 @@ def _summary(
         max_new_tokens=options.max_new_tokens,
         repeats=len(plain),
         latency=_latency(engines),
+        acceptance=_acceptance(engines),
         circumstances=observe(llm.device, command),
     )
 
@@ -157,6 +158,11 @@ def _strongest(arms: Sequence[Arm]) -> PolicyName:
 def _latency(engines: dict[Arm, LLM]) -> dict[str, object] | None:
     tables = [llm.latency for arm, llm in engines.items() if arm.policy == "hybrid"]
     return tables[0].to_json() if tables and tables[0] is not None else None
+
+
+def _acceptance(engines: dict[Arm, LLM]) -> dict[str, object] | None:
+    reports = [llm.acceptance_report() for arm, llm in engines.items() if arm.policy == "hybrid"]
+    return reports[0].to_json() if reports and reports[0] is not None else None
 
 
 def _check(llm: LLM, prompts: Sequence[str], file: Path | None) -> None:

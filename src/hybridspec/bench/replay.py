@@ -65,7 +65,7 @@ class Engine:
             return 0
         self.ledger.length.fill_(look.context)
         self.ledger.budget.fill_(look.left)
-        block = Block(tokens=torch.empty(0, dtype=torch.int64), log_odds=look.log_odds)
+        block = _drafts(look)
         chosen, shown = self.own.choose(block, self.ledger)
         nothing = torch.empty(0)
         routed = Routed(
@@ -77,7 +77,8 @@ class Engine:
         """As the engine's host and device learn."""
         if not rows:
             return self.own.see_plain(look.context)
-        self.own.learn(_count(rows), _count(tokens))
+        self.ledger.committed.fill_(tokens)
+        self.own.learn(_drafts(look), _count(rows), _count(rows), self.ledger)
         return self.own.see_drafted(look.context, rows=rows, tokens=tokens)
 
 
@@ -232,6 +233,10 @@ def _named(name: str, runs: Sequence[Run]) -> Run:
         table_seconds=best.table_seconds,
         model_seconds=best.model_seconds,
     )
+
+
+def _drafts(look: Look) -> Block:
+    return Block(tokens=torch.empty(0, dtype=torch.int64), log_odds=look.log_odds)
 
 
 def _count(value: int) -> Tensor:

@@ -103,6 +103,9 @@ class DecodeReport:
     repeats: int
     latency: dict[str, object] | None
     """the table that hybrid chose by; None where hybrid did not run"""
+    acceptance: dict[str, object] | None
+    """how well it foresaw which drafts are right, before and after learning; None likewise, and
+    where a table was named, so that nothing was learnt"""
     circumstances: "Circumstances"
 
     def to_json(self) -> dict[str, object]:
@@ -116,6 +119,7 @@ class DecodeReport:
             "max_new_tokens": self.max_new_tokens,
             "repeats": self.repeats,
             "latency": self.latency,
+            "acceptance": self.acceptance,
             "arms": [_arm_to_json(arm) for arm in self.arms],
             **self.circumstances.to_json(),
         }

@@ -22,6 +22,7 @@ from hybridspec.core.options import (
 )
 from hybridspec.core.records import Chunk, Completion
 from hybridspec.engine.graph import CapturedRounds
+from hybridspec.engine.learning import Learning
 from hybridspec.engine.loading import Progress, load_pair
 from hybridspec.engine.loop import Tally, decode, start
 from hybridspec.engine.measure import after_tokens, measure, measure_routing
@@ -29,6 +30,7 @@ from hybridspec.engine.memory import free_bytes
 from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
 from hybridspec.kernels.reference.clock import Clock
+from hybridspec.policy.calibration import AcceptanceReport
 from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
 from hybridspec.policy.policy import Fixed, Hybrid
@@ -66,7 +68,8 @@ class LLM:
         """Load a checkpoint directory or hub id and its DFlash drafter, or the embedded pair.
 
         acceptance, latency: tables to use instead of those found beside the drafter and in the
-        cache; a latency table that is named is not put right by what rounds take. max_context:
+        cache; beside a table that is named nothing is learnt of drafts, and a latency table that
+        is named is not put right by what rounds take. max_context:
         positions (prompt and new tokens) that must fit into the device's memory, checked before
         anything is loaded; each request is checked again. progress: told what is read, its bytes
         so far, and all of them. Raises HybridSpecError with what is wrong and what to do.
@@ -111,6 +114,13 @@ class LLM:
         """The table that hybrid chooses by; None before it is measured, or under other policies."""
         return self._latency
 
+    def acceptance_report(self) -> AcceptanceReport | None:
+        """How well drafts were foreseen, before and after learning; None where nothing is learnt.
+
+        Waits for the device.
+        """
+        return None if self._learning is None else self._learning.report()
+
     @property
     def tables(self) -> Tables:
         """Where its tables are found, and what they belong to."""
@@ -144,13 +154,14 @@ class LLM:
         # a table that the user names is taken at its word, and a run repeats itself
         is_named = tables.named_latency is not None
         self._clock = None if is_named else Clock.empty(self.block_size, self.device)
-        self._correction = None
+        self._correction = self._learning = None
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         check_length(options.length, self.block_size)
         if options.policy == "hybrid":
             self._latency = tables.latency()
             self._acceptance = self._acceptance or tables.acceptance()
+            self._learning = Learning.begun(self._acceptance, tables) if tables.learns else None
 
     @overload
     def generate(self, prompt: str, params: SamplingParams | None = None) -> Completion: ...
@@ -175,7 +186,15 @@ class LLM:
         elif not isinstance(params, SamplingParams):
             raise OptionError(f"params must be SamplingParams, got {params!r:.60}.")
         rounds = self._begin(self._encode(prompt), params)
-        return self._chunks(rounds)
+        return self._learnt(self._chunks(rounds))
+
+    def _learnt(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """The chunks; what their rounds taught is kept for the next run, however they end."""
+        try:
+            yield from chunks
+        finally:
+            if self._learning is not None:
+                self._learning.keep()
 
     def _chunks(self, rounds: Rounds) -> Iterator[Chunk]:
         text, tally = self.pair.tokenizer.stream(), Tally()
@@ -240,12 +259,16 @@ class LLM:
             self._correction = self._correction or correction_of(
                 self.options.correction, self._latency.routing, self.device
             )
+            learnt = None if self._learning is None else self._learning.state
+            if learnt is not None:
+                learnt.next_request()
             rounds.policy = Hybrid(
                 acceptance=self._acceptance,
                 latency=self._latency,
                 correction=self._correction,
                 drafting=self._drafting,
                 clock=self._clock,
+                learning=learnt,
                 device=self.device,
             )
         return rounds

@@ -133,7 +133,7 @@ class Rounds:
         policy.observe(rows)  # what T(n) was
         self._settle(block.tokens, reading, rows)  # the prefix that the target agrees with
         self._commit(reading)  # every state, up to that prefix
-        policy.learn(rows, request.ledger.committed)
+        policy.learn(block, chosen, rows, request.ledger)  # what the drafts were worth
 
     def plain_round(self) -> None:
         """Plain decoding: one row, no draft. A drafter still gets its taps and can resume."""

@@ -34,10 +34,20 @@ class Tables:
     named_acceptance: Path | None
     named_latency: Path | None
 
+    @property
+    def learns(self) -> bool:
+        """Nothing is learnt of drafts beside a table that the user names: a run repeats itself."""
+        return self.named_acceptance is None and self.named_latency is None
+
     def acceptance(self) -> Acceptance:
-        """From the named file, else from beside the drafter, else the drafter's own confidence."""
+        """From the named file, else what was learnt, else from beside the drafter.
+
+        Without any of these, the drafter's own confidence.
+        """
         drafts, directory = self.pair.block_size - 1, self.pair.draft_directory
         assert directory is not None, "only a pair with a drafter has a policy that asks"
+        if self.learns and (learnt := self._learnt_acceptance(drafts)) is not None:
+            return learnt
         path = self.named_acceptance or directory / "acceptance.json"
         try:
             return Acceptance.load(path, key=self.pair.names, drafts=drafts)
@@ -46,6 +56,32 @@ class Tables:
                 raise _named(error) from None
             log.warning("%s The drafter's own confidence is taken at its word.", error)
             return Acceptance.uninformed(drafts)
+
+    def _learnt_acceptance(self, drafts: int) -> Acceptance | None:
+        path = self.kept_acceptance()
+        try:
+            if path.exists():
+                return Acceptance.load(path, key=self.pair.names, drafts=drafts)
+        except TableError as error:
+            log.warning("%s It is learnt anew.", error)
+        except OSError as error:
+            log.warning("%s cannot be opened: %s. It is learnt anew.", path, error.strerror)
+        return None
+
+    def keep_acceptance(self, learnt: Acceptance) -> bool:
+        """Keep what was learnt for the next run; False if that fails, which is said."""
+        try:
+            learnt.save(self.kept_acceptance(), key=self.pair.names)
+        except OSError as error:
+            log.warning("What was learnt could not be kept for the next run: %s.", error)
+            return False
+        return True
+
+    def kept_acceptance(self) -> Path:
+        """Where what was learnt of target and drafter is found."""
+        names = self.pair.names
+        folder = f"{names['target']}-{names.get('drafter', 'none')}"
+        return cache_dir() / folder / "acceptance.json"
 
     def latency(self) -> Latency | None:
         """From the named file, else from the cache; None if it has to be measured."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.acceptance import AcceptanceState
 from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.correction import Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables
@@ -33,6 +34,7 @@ class RoundOperations:
     ]
     correct: Callable[[Tensor, Tensor, Tensor, LengthTables, LengthState, Correction], Tensor]
     learn: Callable[[Tensor, Tensor, LengthState], None]
+    adapt: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, AcceptanceState], None]
     begin: Callable[[Clock], None]
     observe: Callable[[Clock, Tensor], None]
     learn_price: Callable[[Correction, Tensor, Clock, LengthState], None]
@@ -50,14 +52,15 @@ def _of_type(device: str) -> RoundOperations:
         log.warning("There is no Triton: rounds on %s settle in PyTorch, and wait for it.", device)
         is_triton = False
     if is_triton:
-        from hybridspec.kernels import accept, clock, correction, length
+        from hybridspec.kernels import accept, acceptance, clock, correction, length
     else:
-        from hybridspec.kernels.reference import accept, clock, correction, length
+        from hybridspec.kernels.reference import accept, acceptance, clock, correction, length
     return RoundOperations(
         settle=accept.settle,
         choose=length.choose,
         correct=correction.correct,
         learn=length.learn,
+        adapt=acceptance.adapt,
         begin=clock.begin,
         observe=clock.observe,
         learn_price=correction.learn_price,

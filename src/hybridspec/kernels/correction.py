@@ -44,9 +44,9 @@ def _unions(expert_ids, shown, K: tl.constexpr, BLOCK_K: tl.constexpr, N: tl.con
 @triton.jit
 def _correct_kernel(
     expert_ids, rows, shown, kappa, rate_tokens, rate_seconds, survival, costs, price, seen,
-    experts, beyond, kept, dropped, read,
+    experts, beyond, kept, dropped, read, asked,
     K: tl.constexpr, BLOCK_K: tl.constexpr, N: tl.constexpr, BELOW: tl.constexpr,
-    MEMORY: tl.constexpr, OVERLAPS: tl.constexpr,
+    MEMORY: tl.constexpr, EXPLORES: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -67,6 +67,8 @@ def _correct_kernel(
         a_second = kappa * tl.div_rn(tl.load(rate_tokens), tl.load(rate_seconds))
         b_gain = b_expected - a_second * (b_costs + tl.load(price) * b_beyond)
         may_be_read = is_shown & (lane >= n - 1 - BELOW)
+        if EXPLORES:
+            may_be_read = may_be_read & ((lane == n - 1) | (tl.load(asked) == 0))
         best = first_best(tl.where(may_be_read, b_gain, float("-inf")), lane, N)
         before_kept, before_dropped = tl.load(kept), tl.load(dropped)
         tl.store(seen + lane, MEMORY * b_seen + 1, mask=is_shown)
@@ -120,11 +122,14 @@ def correct(
     check_state(state, state.costs.numel())
     _check(correction)
     K, read = expert_ids.shape[1], torch.empty_like(rows)
+    asked = rows if tables.exploration is None else tables.exploration.asked
+    check_tensor("asked", asked, (), torch.int32)
     _correct_kernel[(1,)](
         expert_ids, rows, shown, tables.kappa, state.tokens, state.seconds, state.survival,
         state.costs, correction.price, correction.seen, correction.experts, correction.beyond,
-        correction.kept, correction.dropped, read, K=K, BLOCK_K=triton.next_power_of_2(K),
-        N=MAX_ROWS, BELOW=correction.below, MEMORY=rule.UNION_MEMORY, **_modes(rows),
+        correction.kept, correction.dropped, read, asked, K=K, BLOCK_K=triton.next_power_of_2(K),
+        N=MAX_ROWS, BELOW=correction.below, MEMORY=rule.UNION_MEMORY,
+        EXPLORES=tables.exploration is not None, **_modes(rows),
     )  # fmt: skip
     return read
 

@@ -21,8 +21,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.clock import check_clock, refreshed
+from hybridspec.kernels.exploration import check_exploration, explored_rows
 from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
+from hybridspec.kernels.reference import exploration as labels
 from hybridspec.kernels.reference.clock import PRIOR
 from hybridspec.kernels.reference.length import RATE_MEMORY, LengthState, LengthTables
 
@@ -55,8 +57,10 @@ def _seconds_at(contexts, seconds, length, lane, inside, C, BLOCK, BLOCK_C: tl.c
 def _choose_kernel(
     log_odds, slope, intercepts, contexts, seconds, kappa, rate_tokens, rate_seconds, survival,
     costs, length, budget, is_done, rows, shown, clock_expected, clock_ratios, clock_weights,
+    whole, purse, spent, explored, reached, trial, asked,
     BLOCK: tl.constexpr, C: tl.constexpr, BLOCK_C: tl.constexpr, N: tl.constexpr,
-    ABOVE: tl.constexpr, PRIOR: tl.constexpr, OVERLAPS: tl.constexpr,
+    ABOVE: tl.constexpr, PRIOR: tl.constexpr, EXPLORES: tl.constexpr, MORE: tl.constexpr,
+    LEAST: tl.constexpr, TRIAL: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -89,6 +93,11 @@ def _choose_kernel(
     price = kappa * tl.div_rn(now_tokens, now_seconds)
     b_gain = tl.where(inside, b_expected - price * b_costs, float("-inf"))
     n = first_best(b_gain, lane, N) + 1
+    if EXPLORES:
+        n = explored_rows(
+            n, b_costs, lane, tl.load(length), tl.load(budget), lives, whole, purse, spent,
+            explored, reached, trial, asked, BLOCK, MORE, LEAST, TRIAL,
+        )  # fmt: skip
     tl.store(rows, tl.where(lives, n, 0))
     tl.store(shown, tl.where(lives, tl.minimum(n + ABOVE, BLOCK), 0))
 
@@ -127,9 +136,10 @@ def choose(
     _choose_kernel[(1,)](
         log_odds, tables.slope, tables.intercepts, tables.contexts, tables.seconds, tables.kappa,
         state.tokens, state.seconds, state.survival, state.costs, length, budget, is_done, rows,
-        shown, *_clocked(tables, state), BLOCK=block, C=C, BLOCK_C=triton.next_power_of_2(C),
-        N=MAX_ROWS, ABOVE=tables.above,
-        PRIOR=0.0 if tables.clock is None else PRIOR, **_modes(length),
+        shown, *_clocked(tables, state), *_explored(tables, rows), BLOCK=block, C=C,
+        BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS, ABOVE=tables.above,
+        PRIOR=0.0 if tables.clock is None else PRIOR, EXPLORES=tables.exploration is not None,
+        MORE=labels.EXPLORED_ROWS, LEAST=labels.LEAST_COST, TRIAL=labels.TRIAL, **_modes(length),
     )  # fmt: skip
     return rows, shown if tables.above else rows  # one tensor: nothing was dropped
 
@@ -152,6 +162,18 @@ def _clocked(tables: LengthTables, state: LengthState) -> tuple[Tensor, Tensor, 
         return state.costs, state.costs, state.costs
     check_clock(clock, state.costs.numel())
     return clock.expected, clock.ratios, clock.weights
+
+
+def _explored(tables: LengthTables, beside: Tensor) -> tuple[Tensor, ...]:
+    """What the choice reads and writes of an exploration; without one, what it does not touch."""
+    known = tables.exploration
+    if known is None:
+        return (beside,) * 7
+    check_exploration(known)
+    return (
+        known.whole, known.purse, known.spent, known.explored, known.reached, known.trial,
+        known.asked,
+    )  # fmt: skip
 
 
 def _modes(beside: Tensor) -> dict[str, Any]:

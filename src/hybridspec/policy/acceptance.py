@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridspec.core.errors import TableError
-from hybridspec.policy.tables import check_key, numbers, read_table
+from hybridspec.policy.tables import check_key, numbers, read_table, write_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,13 @@ class Acceptance:
     """at least 0"""
     intercepts: tuple[float, ...]
     """one a draft position"""
+    is_informed: bool = True
+    """from labels, not the drafter's word"""
 
     @classmethod
     def uninformed(cls, drafts: int) -> "Acceptance":
         """For a pair without coefficients: the drafter's own confidence, taken at its word."""
-        return cls(slope=1.0, intercepts=(0.0,) * drafts)
+        return cls(slope=1.0, intercepts=(0.0,) * drafts, is_informed=False)
 
     @classmethod
     def load(cls, path: Path, *, key: Mapping[str, str], drafts: int) -> "Acceptance":
@@ -41,3 +43,8 @@ class Acceptance:
             )
         slope = numbers(path, [table.get("slope")], at_least=0.0)[0]
         return cls(slope=slope, intercepts=tuple(intercepts))
+
+    def save(self, path: Path, *, key: Mapping[str, str]) -> None:
+        """Write `acceptance.json`."""
+        coefficients = {"slope": self.slope, "intercepts": list(self.intercepts)}
+        write_table(path, {"key": dict(key), **coefficients})

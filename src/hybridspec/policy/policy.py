@@ -16,6 +16,7 @@ from torch import Tensor
 from hybridspec import kernels
 from hybridspec.core.records import Block, Routed
 from hybridspec.kernels.reference.accept import Ledger
+from hybridspec.kernels.reference.acceptance import AcceptanceState
 from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.correction import Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables
@@ -60,8 +61,8 @@ class Policy(Protocol):
         """Rows to read on, at most `shown`."""
         ...
 
-    def learn(self, rows: Tensor, committed: Tensor) -> None:
-        """What came of the round: rows that it read to the end, and those that it committed."""
+    def learn(self, block: Block, chosen: Tensor, rows: Tensor, ledger: Ledger) -> None:
+        """What came of the round: rows that were chosen and read to the end; settled by now."""
         ...
 
 
@@ -102,7 +103,7 @@ class Fixed:
         """No row less."""
         return rows
 
-    def learn(self, rows: Tensor, committed: Tensor) -> None:
+    def learn(self, block: Block, chosen: Tensor, rows: Tensor, ledger: Ledger) -> None:
         """Nothing to learn."""
 
 
@@ -119,6 +120,8 @@ class Hybrid:
     drafting: Drafting = field(default_factory=Drafting)
     clock: Clock | None = None
     """what earlier requests saw of rounds; None: seconds are the table's, as they are"""
+    learning: AcceptanceState | None = None
+    """what earlier requests saw of drafts; None: the coefficients of acceptance, as they are"""
     device: torch.device = CPU
     tables: LengthTables = field(init=False, repr=False)
     """acceptance, latency and what else rounds read"""
@@ -129,9 +132,10 @@ class Hybrid:
         def floats(values: object) -> Tensor:
             return torch.tensor(values, dtype=torch.float32, device=self.device)
 
-        self.tables = LengthTables(
-            slope=floats(self.acceptance.slope),
-            intercepts=floats(self.acceptance.intercepts),
+        learning, loaded = self.learning, self.acceptance
+        self.tables = LengthTables(  # coefficients that are learnt are read where they are written
+            slope=floats(loaded.slope) if learning is None else learning.slope,
+            intercepts=floats(loaded.intercepts) if learning is None else learning.served,
             contexts=torch.tensor(
                 list(self.latency.seconds), dtype=torch.int32, device=self.device
             ),
@@ -139,6 +143,7 @@ class Hybrid:
             kappa=self.kappa,
             above=0 if self.correction is None else self.correction.above,
             clock=self.clock,
+            exploration=None if learning is None else learning.exploration,
         )
         self.state = LengthState.empty(self.tables.seconds.shape[1], self.device)
 
@@ -186,9 +191,13 @@ class Hybrid:
         correct = kernels.of(self.device).correct
         return correct(routed.expert_ids, rows, shown, self.tables, self.state, self.correction)
 
-    def learn(self, rows: Tensor, committed: Tensor) -> None:
-        """Keep the running rate, and what an expert cost."""
-        operations = kernels.of(self.device)
+    def learn(self, block: Block, chosen: Tensor, rows: Tensor, ledger: Ledger) -> None:
+        """Keep the running rate, how likely drafts turned out to be right, what an expert cost."""
+        operations, committed = kernels.of(self.device), ledger.committed
         operations.learn(rows, committed, self.state)
+        if self.learning is not None:
+            odds, end, length = block.log_odds, ledger.is_done, ledger.length
+            costs, state = self.state.costs, self.learning
+            operations.adapt(odds, chosen, rows, committed, end, length, costs, state)
         if self.correction is not None and self.clock is not None:
             operations.learn_price(self.correction, rows, self.clock, self.state)

@@ -105,7 +105,8 @@ def correct(
 ) -> Tensor:
     """argmax_m A(m) - kappa lambda T^(m), ties to the shorter.
 
-    A number of rows that is shown for the first time has the mean that it brings.
+    A number of rows that is shown for the first time has the mean that it brings. A round whose
+    rows are read for their labels (`exploration.asked`) keeps them: n* as it came.
 
     expert_ids [N, k]  int32 or int64   at the first router, distinct in a row; stale from row
                                         `shown` on
@@ -124,8 +125,9 @@ def correct(
     beyond = own - torch.where(seen > 0, experts / seen, own)
     seconds = state.costs[:most] + correction.price * beyond
     gain = expected_tokens(state.survival)[:most] - price_of_a_second(tables, state) * seconds
-    first = max(n - correction.below, 1) - 1
-    best = first + int(gain[first:].argmax())
+    is_asked = tables.exploration is not None and bool(tables.exploration.asked)
+    first, last = (n, n) if is_asked else (max(n - correction.below, 1), most)
+    best = first - 1 + int(gain[first - 1 : last].argmax())
     seen.mul_(UNION_MEMORY).add_(1)
     experts.mul_(UNION_MEMORY).add_(own)
     correction.beyond.copy_(beyond[best])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridspec.kernels.reference.clock import Clock, refreshed
+from hybridspec.kernels.reference.exploration import Exploration, explore
 
 RATE_MEMORY = 0.98
 """share of the past that a round leaves in the running rate: about 50 rounds"""
@@ -37,6 +38,8 @@ class LengthTables:
     """rows beyond those chosen that the first router is shown"""
     clock: Clock | None = None
     """how long rounds really took, by which the seconds are put right; None: as they are"""
+    exploration: Exploration | None = None
+    """what labels may cost; None: no row is read for its label"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,7 @@ def choose(
     rows     []          int32     1..BLOCK
     shown    []          int32     rows to show the first router: `above` more, as far as the
                                    block goes
+    Where labels are wanted, the rows are more than n*: `explore`.
     Leaves survival and costs in the state; the first round starts the rate at max_n A(n) / T(n).
     """
     if bool(is_done):
@@ -139,6 +143,8 @@ def choose(
         state.tokens.copy_(expected[best])
         state.seconds.copy_(state.costs[best])
     rows = best_length(expected, state.costs, price_of_a_second(tables, state))
+    if tables.exploration is not None:
+        rows = explore(rows, state.costs, tables.exploration, length, budget)
     return rows, (rows + tables.above).clamp_max(len(expected)) if tables.above else rows
 
 
