@@ -13,6 +13,7 @@ from typing import Any
 
 import gdn_results
 import policy_results
+import prompt_results
 import round_results
 from table import markdown
 
@@ -58,7 +59,8 @@ def measured() -> str:
     runs = [load(f"decode_cpu_{mode}") for mode in ("exact", "fast")]
     parts = ["**The embedded pair on a CPU**:", cpu(runs), *map(circumstances, runs)]
     tables = round_results.tables(load("round_time"), load("decode_random"))
-    return tables + "\n\n".join(parts) + "\n\n"
+    prompts = prompt_results.tables(*map(load, ("prefill_time", "profile_time", "loading_time")))
+    return tables + "\n\n".join([prompts, *parts]) + "\n\n"
 
 
 def gpu(run: dict[str, Any]) -> tuple[str, str]:
