@@ -54,6 +54,16 @@ def test_no_price_is_negative(per_row, per_expert):
     assert min(found.seconds_per_row, found.seconds_per_expert) >= 0
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_where_nothing_costs_anything_the_prices_are_none(seed):
+    """The same seconds throughout, or fewer for more rows and experts: some fit is at hand."""
+    fetched = blocks(seed=seed)
+    for seconds in (torch.full((BLOCKS, BLOCK), 2e-3), -seconds_of(fetched, 3e-5, 1e-6)):
+        found = RoutingCosts.fitted(seconds, fetched)
+        assert found.seconds_per_row == pytest.approx(0, abs=1e-12)
+        assert found.seconds_per_expert == pytest.approx(0, abs=1e-12)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_the_correlation_is_the_slope_within_each_number_of_rows(share):
     """Rows differ in their means besides, which says nothing of one block against another."""

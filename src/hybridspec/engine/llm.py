@@ -69,10 +69,10 @@ class LLM:
 
         acceptance, latency: tables to use instead of those found beside the drafter and in the
         cache; beside a table that is named nothing is learnt of drafts, and a latency table that
-        is named is not put right by what rounds take. max_context:
-        positions (prompt and new tokens) that must fit into the device's memory, checked before
-        anything is loaded; each request is checked again. progress: told what is read, its bytes
-        so far, and all of them. Raises HybridSpecError with what is wrong and what to do.
+        is named is not put right by what rounds take. max_context: positions (prompt and new
+        tokens) that must fit into the device's memory, checked before anything is loaded; each
+        request is checked again. progress: told what is read, its bytes so far, and all of them.
+        Raises HybridSpecError with what is wrong and what to do.
         """
         check_context(max_context)
         options = EngineOptions(

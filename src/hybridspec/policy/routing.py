@@ -94,6 +94,7 @@ def _prices(rows: Tensor, experts: Tensor, seconds: Tensor) -> tuple[float, floa
         inverse = cast("Tensor", torch.linalg.pinv(columns))
         found = inverse @ seconds.reshape(-1)
         missed = float((columns @ found - seconds.reshape(-1)).square().sum())
-        fits.append((missed, float(found[1]), float(found[2])))
+        # a column of zeros may be given a number that is not quite 0
+        fits.append((missed, is_row * float(found[1]), is_expert * float(found[2])))
     _, per_row, per_expert = min(fit for fit in fits if min(fit[1:]) >= 0)
     return per_row, per_expert
