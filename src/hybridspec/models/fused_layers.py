@@ -129,12 +129,12 @@ def _fuse_mixer(mixer: GdnMixer | AttentionMixer, to: Destination) -> GdnMixer |
 
 def _fuse_moe(moe: Moe, width: int, to: Destination) -> FusedMoe:
     D, S = moe.shared_down.shape
-    gate, up, own = moe.shared_in.split((S, S, 1))
-    pieces = torch.stack((gate.view(-1, width, D), up.view(-1, width, D)), dim=1)
+    both, own = moe.shared_in.split((2 * S, 1))
+    pieces = both.view(2, -1, width, D).transpose(0, 1)  # gate and up of each
     down = moe.shared_down.view(D, -1, width).transpose(0, 1)
     return FusedMoe(
         router=to(torch.cat((moe.router, own))),
-        gate_up=to(torch.cat((moe.gate_up, pieces.view(-1, 2 * width, D)))),
+        gate_up=to(torch.cat((moe.gate_up, pieces.reshape(-1, 2 * width, D)))),
         down=to(torch.cat((moe.down.transpose(0, 1), down))),
     )
 
