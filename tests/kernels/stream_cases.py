@@ -56,7 +56,7 @@ def stale_routing(E, top, device="cpu", *, parts=1, pieces=1):
     routing = Routing.empty(E, top, device, parts=parts, pieces=pieces)
     for x in (routing.weights, routing.shares, routing.scale, routing.logits):
         x.fill_(NAN)
-    for x in (routing.ids, routing.chosen, routing.count, routing.words):
+    for x in (routing.ids, routing.chosen, routing.readers, routing.count, routing.words):
         x.fill_(STALE_ID)
     return routing
 

@@ -228,7 +228,10 @@ def test_a_row_of_nan_names_experts_and_leaves_the_others_alone(device, dtype, s
 @pytest.mark.parametrize(("E", "top"), [(32, 1), (64, 2), (256, 8), (512, 10), (1024, 4)])
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_the_list_is_what_the_rows_that_are_left_chose(device, dtype, E, top, pieces):
-    """Led by the shared expert, then rising and distinct; also where rows were dropped since."""
+    """Led by the shared expert, then rising and distinct, each with the rows that go to it.
+
+    Also where rows were dropped since.
+    """
     h, norm, weight = problem(device, dtype, E, 64)
     shared = list(range(E, E + pieces))
     for n in (MAX_ROWS, 3):
@@ -237,13 +240,20 @@ def test_the_list_is_what_the_rows_that_are_left_chose(device, dtype, E, top, pi
         for left in (n, n - 1, 1):
             if left < n:
                 routing.chosen.fill_(STALE_ID)
+                routing.readers.fill_(STALE_ID)
                 router.relist(routing, counts(left, device))
             count = int(routing.count)
             assert routing.chosen[:count].tolist() == [
                 *shared,
                 *routing.ids[:left].unique().tolist(),
             ]
+            ids = routing.ids[:left].tolist()
+            assert routing.readers[:count].tolist() == [
+                sum(1 << i for i, own in enumerate(ids) if expert in own or expert >= E)
+                for expert in routing.chosen[:count].tolist()
+            ]
             assert (routing.chosen[count:] == STALE_ID).all()
+            assert (routing.readers[count:] == STALE_ID).all()
 
 
 @pytest.mark.parametrize(("device", "dtype"), ON_CUDA)
@@ -280,6 +290,7 @@ def test_what_does_not_fit_is_refused_by_name(device, dtype):
         "logits": replace(routing, logits=routing.logits[..., :-1]),
         "words": replace(routing, words=routing.words[:, :8]),
         "chosen": replace(routing, chosen=routing.chosen.long()),
+        "readers": replace(routing, readers=routing.readers[:-1]),
         "128 wide, which 3 splits": Routing.empty(E, TOP, device, parts=3),
         "128 wide, which 8 splits": Routing.empty(E, TOP, device, parts=8),
     }.items():

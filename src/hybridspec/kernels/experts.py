@@ -27,7 +27,7 @@ from hybridspec.kernels.router import check_routing
 from hybridspec.kernels.stream import check_stream, read_stream, stream_tensors, write_stream
 
 # launches chosen on an H200, December 2026, at the 35B shape
-GATE_UP_DEPTH, GATE_UP_STAGES = 128, 4
+GATE_UP_COLUMNS, GATE_UP_DEPTH, GATE_UP_STAGES = 8, 256, 3
 GATE_UP_SLOTS = 65  # programs for more would mostly find nothing to do, which is not free
 DOWN_WARPS, DOWN_STAGES = 4, 9
 
@@ -35,54 +35,60 @@ DOWN_WARPS, DOWN_STAGES = 4, 9
 @triton.jit
 def gate_and_up(
     x, weight, live, column,
-    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Products of the stream's rows with 8 columns [8] of a gate and of its up: [16, 8] twice."""
-    row, lane, place = tl.arange(0, 16), tl.arange(0, BLOCK_K), tl.arange(0, 16)
-    # rows of the tile: 8 of the gate, then the same 8 of up
-    of_row = column + place % 8 + tl.where(place < 8, 0, WIDTH)
+    """Products of the stream's rows with columns of a gate and of its up: [16, COLUMNS] twice."""
+    row, lane, place = tl.arange(0, 16), tl.arange(0, BLOCK_K), tl.arange(0, 2 * COLUMNS)
+    # rows of the tile: those of the gate, then the same of up
+    of_row = column + place % COLUMNS + tl.where(place < COLUMNS, 0, WIDTH)
     at_w = weight + of_row[:, None] * D + lane[None, :]
     at_x = x + row[:, None] * D + lane[None, :]
-    sums = tl.zeros([16, 16], tl.float32)
+    sums = tl.zeros([16, 2 * COLUMNS], tl.float32)
     for k in tl.range(0, D, BLOCK_K, num_stages=STAGES):
         b_w = tl.load(at_w + k, eviction_policy="evict_first")
         b_x = tl.load(at_x + k, mask=live, other=0.0)
         sums = tl.dot(b_x, tl.trans(b_w), sums, input_precision=PRECISION)
-    return tl.split(tl.permute(tl.reshape(sums, [16, 2, 8]), (0, 2, 1)))
+    return tl.split(tl.permute(tl.reshape(sums, [16, 2, COLUMNS]), (0, 2, 1)))
 
 
 @triton.jit
 def gate_up_kernel(
-    x, gate_up, rows, shares, scale, chosen, count, hidden,
-    D: tl.constexpr, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    x, gate_up, shares, scale, chosen, readers, count, hidden,
+    D: tl.constexpr, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
 
-    A program takes every num_programs-th slot.
+    A program takes every num_programs-th slot. Of an expert's rows only its readers are fetched and
+    written: there are as many bytes in 16 rows of x as in the tile of the weight.
     """
     i_i, first, step = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     row = tl.arange(0, 16)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    n, listed, mine = tl.load(rows), tl.load(count), tl.load(chosen + first).to(tl.int64)
-    live = (row < n)[:, None]
+    listed, mine = tl.load(count), tl.load(chosen + first).to(tl.int64)
+    bits = tl.load(readers + first)
     for i_slot in range(first, listed, step):
-        share = tl.load(shares + row * EXPERTS + mine, mask=row < n, other=0.0)
+        live = ((bits >> row) & 1 > 0)[:, None]
+        share = tl.load(shares + row * EXPERTS + mine)
         norm = tl.load(scale + row)
         of_mine = gate_up + mine * 2 * WIDTH * D
-        g, up = gate_and_up(x, of_mine, live, i_i * 8, D, WIDTH, BLOCK_K, STAGES, PRECISION)
+        g, up = gate_and_up(
+            x, of_mine, live, i_i * COLUMNS, D, WIDTH, COLUMNS, BLOCK_K, STAGES, PRECISION
+        )  # fmt: skip
         g, up = g * norm[:, None], up * norm[:, None]
-        out = (i_slot * 16 + row)[:, None] * WIDTH + i_i * 8 + tl.arange(0, 8)[None, :]
+        out = (i_slot * 16 + row)[:, None] * WIDTH + i_i * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         tl.store(hidden + out, share[:, None] * g * sigmoid(g) * up, mask=live)
-        mine = tl.load(chosen + i_slot + step, mask=i_slot + step < listed, other=0).to(tl.int64)
+        following = i_slot + step
+        mine = tl.load(chosen + following, mask=following < listed, other=0).to(tl.int64)
+        bits = tl.load(readers + following, mask=following < listed, other=0)
 
 
 @triton.jit
 def down_kernel(
-    hidden, down, rows, chosen, count, residual, scaled, squares, norm, taps,
+    hidden, down, rows, chosen, readers, count, residual, scaled, squares, norm, taps,
     E: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, TAP_ROW: tl.constexpr,
     SPLIT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -99,18 +105,19 @@ def down_kernel(
     n = tl.load(rows)
     h, next_norm = read_stream(residual, norm, n, row, column, D)
     at_w = down + column[None, :, None] * WIDTH + lane
-    at_x, live = hidden + row[None, :, None] * WIDTH + lane, (row < n)[None, :, None]
+    at_x = hidden + row[None, :, None] * WIDTH + lane
     b_w = tl.load(at_w + tl.full([], E, tl.int64) * D * WIDTH)
     listed = tl.load(count)
     if OVERLAPS:
         gdc_wait()
     sums = tl.zeros([SPLIT, 16, 16], tl.float32)
-    b_x = tl.load(at_x, mask=live, other=0.0)
+    b_x = tl.load(at_x, mask=(row < n)[None, :, None], other=0.0)
     sums = tl.dot(b_x, tl.permute(b_w, (0, 2, 1)), sums, input_precision=PRECISION)
     for slot in tl.range(1, listed, num_stages=STAGES):
         expert = tl.load(chosen + slot).to(tl.int64)
         b_w = tl.load(at_w + expert * D * WIDTH, eviction_policy="evict_first")
-        b_x = tl.load(at_x + slot * 16 * WIDTH, mask=live, other=0.0)
+        is_read = (tl.load(readers + slot) >> row) & 1 > 0
+        b_x = tl.load(at_x + slot * 16 * WIDTH, mask=is_read[None, :, None], other=0.0)
         sums = tl.dot(b_x, tl.permute(b_w, (0, 2, 1)), sums, input_precision=PRECISION)
     h += tl.trans(tl.sum(sums, 0))
     write_stream(h, next_norm, residual, scaled, squares, taps, n, row, column, i_n, D, TAP_ROW)
@@ -140,15 +147,16 @@ def experts_onto(
     modes = {
         "PRECISION": precision(dtype), "OVERLAPS": overlapping, "launch_pdl": overlapping,
     }  # fmt: skip
-    gate_up_kernel[WIDTH // 8, min(slots, GATE_UP_SLOTS)](
-        stream.scaled, gate_up, rows, routing.shares, routing.scale, routing.chosen, routing.count,
-        hidden,
-        D=D, WIDTH=WIDTH, EXPERTS=E + routing.pieces, BLOCK_K=gcd(GATE_UP_DEPTH, D),
-        STAGES=GATE_UP_STAGES, num_warps=1, **modes,
+    gate_up_kernel[WIDTH // GATE_UP_COLUMNS, min(slots, GATE_UP_SLOTS)](
+        stream.scaled, gate_up, routing.shares, routing.scale, routing.chosen, routing.readers,
+        routing.count, hidden,
+        D=D, WIDTH=WIDTH, EXPERTS=E + routing.pieces, COLUMNS=GATE_UP_COLUMNS,
+        BLOCK_K=gcd(GATE_UP_DEPTH, D), STAGES=GATE_UP_STAGES, num_warps=1, **modes,
     )  # fmt: skip
     warps = min(DOWN_WARPS, WIDTH // 16)
     down_kernel[(D // TILE,)](
-        hidden, down, rows, routing.chosen, routing.count, **stream_tensors(stream, norm, taps),
+        hidden, down, rows, routing.chosen, routing.readers, routing.count,
+        **stream_tensors(stream, norm, taps),
         E=E, D=D, WIDTH=WIDTH, SPLIT=warps, STAGES=DOWN_STAGES, num_warps=warps, **modes,
     )  # fmt: skip
 

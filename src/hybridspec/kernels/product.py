@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.experts import GATE_UP_DEPTH, GATE_UP_STAGES, gate_and_up
+from hybridspec.kernels.experts import gate_and_up
 from hybridspec.kernels.gdn.rows import CONV, convolve_eight, load_past, sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps, precision
 from hybridspec.kernels.reference.gdn import Convolution
@@ -40,6 +40,7 @@ PROJECT_WARPS, PROJECT_TILES = 4, 8  # 64 registers of weights
 PROJECT_REGISTERS = 168  # three programs a multiprocessor
 ONTO_WARPS, ONTO_TILES = 8, 16  # 128 registers of weights: all of attention's and GDN's
 ONTO_REGISTERS = 255  # one program a multiprocessor; there are fewer
+GATED_COLUMNS, GATED_DEPTH, GATED_STAGES, GATED_WARPS = 16, 128, 5, 2
 
 
 @triton.jit
@@ -177,19 +178,19 @@ def _add_eight(
 @triton.jit
 def gated_kernel(
     x, squares, weight, rows, out, eps,
-    D: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr, BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """out [16, WIDTH] = silu(gate x) (up x) of the stream's norm: 8 columns a program of a warp."""
-    column, row = tl.program_id(0) * 8, tl.arange(0, 16)
+    """out [16, WIDTH] = silu(gate x) (up x) of the stream's norm: COLUMNS of it a program."""
+    column, row = tl.program_id(0) * COLUMNS, tl.arange(0, 16)
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
     live = (row < tl.load(rows))[:, None]
-    g, up = gate_and_up(x, weight, live, column, D, WIDTH, BLOCK_K, STAGES, PRECISION)
+    g, up = gate_and_up(x, weight, live, column, D, WIDTH, COLUMNS, BLOCK_K, STAGES, PRECISION)
     norm = tl.reshape(row_scale(read_squares(squares, row, TILES, 1), eps, D), [16])
     g, up = g * norm[:, None], up * norm[:, None]
-    at = out + row[:, None] * WIDTH + column + tl.arange(0, 8)[None, :]
+    at = out + row[:, None] * WIDTH + column + tl.arange(0, COLUMNS)[None, :]
     tl.store(at, g * sigmoid(g) * up, mask=live)
 
 
@@ -224,11 +225,12 @@ def project_gated(stream: Stream, weight: Tensor, rows: Tensor, eps: float) -> T
     _check_weight(weight, (2 * WIDTH, D), stream)
     out = torch.empty(MAX_ROWS, WIDTH, dtype=weight.dtype, device=weight.device)
     overlapping = overlaps(weight.device)
-    gated_kernel[(WIDTH // 8,)](
+    columns = gcd(GATED_COLUMNS, WIDTH)
+    gated_kernel[(WIDTH // columns,)](
         stream.scaled, stream.squares, weight, rows, out, eps,
-        D=D, WIDTH=WIDTH, TILES=stream.squares.shape[1], BLOCK_K=gcd(GATE_UP_DEPTH, D),
-        STAGES=GATE_UP_STAGES, PRECISION=precision(weight.dtype), OVERLAPS=overlapping,
-        launch_pdl=overlapping, num_warps=1,
+        D=D, WIDTH=WIDTH, TILES=stream.squares.shape[1], COLUMNS=columns,
+        BLOCK_K=gcd(GATED_DEPTH, D), STAGES=GATED_STAGES, PRECISION=precision(weight.dtype),
+        OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=GATED_WARPS,
     )  # fmt: skip
     return out
 

@@ -48,36 +48,47 @@ def _either(a, b):
 
 
 @triton.jit
-def _words(words, n):
-    """The experts [32] of the first n rows; past the caches of a multiprocessor."""
-    row, lane = tl.arange(0, 16)[:, None], tl.arange(0, 32)[None, :]
-    own = tl.load(words + row * 32 + lane, mask=row < n, other=0, cache_modifier=".cg")
-    return tl.reduce(own, 0, _either)
-
-
-@triton.jit
 def _list(
-    word, chosen, count, E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr
+    word, bits, n, chosen, readers, count,
+    E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """The shared expert's pieces, then the experts of word [32], rising."""
+    """The shared expert's pieces, then the experts of word [32], rising.
+
+    bits [PADDED / 32, 32]: the rows of expert 32 p + l
+    """
     expert, piece = tl.arange(0, PADDED), tl.arange(0, 32)
     present = tl.reshape((word[None, :] >> tl.arange(0, PADDED // 32)[:, None]) & 1, [PADDED])
     place = SHARED + tl.cumsum(present, 0) - 1
     tl.store(chosen + piece, E + piece, mask=piece < SHARED)
+    tl.store(readers + piece, (1 << n) - 1 + 0 * piece, mask=piece < SHARED)
     tl.store(chosen + place, expert, mask=present > 0)
+    tl.store(readers + place, tl.reshape(bits, [PADDED]), mask=present > 0)
     tl.store(count, SHARED + tl.sum(present, 0))
 
 
 @triton.jit
+def _list_all(
+    words, n, chosen, readers, count,
+    E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """The list of the first n rows, whose words are read past a multiprocessor's cache."""
+    row, lane = tl.arange(0, 16)[:, None], tl.arange(0, 32)[None, :]
+    own = tl.load(words + row * 32 + lane, mask=row < n, other=0, cache_modifier=".cg")
+    part = tl.arange(0, PADDED // 32)[:, None, None]
+    bits = tl.reduce(((own[None, :, :] >> part) & 1) << row[None, :, :], 1, _either)
+    _list(tl.reduce(own, 0, _either), bits, n, chosen, readers, count, E, SHARED, PADDED)
+
+
+@triton.jit
 def list_kernel(
-    words, chosen, count, rows,
+    words, chosen, readers, count, rows,
     E: tl.constexpr, SHARED: tl.constexpr, PADDED: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """The list of the rows that are left."""
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    _list(_words(words, tl.load(rows)), chosen, count, E, SHARED, PADDED)
+    _list_all(words, tl.load(rows), chosen, readers, count, E, SHARED, PADDED)
 
 
 @triton.jit
@@ -186,7 +197,7 @@ def _pick(
 @triton.jit
 def pick_kernel(
     squares, logits, arrived, steered, length, rows,
-    ids, weights, shares, scale, words, chosen, count, eps,
+    ids, weights, shares, scale, words, chosen, readers, count, eps,
     D: tl.constexpr, E: tl.constexpr, SHARED: tl.constexpr, TOP: tl.constexpr, TILES: tl.constexpr,
     PADDED: tl.constexpr, SPLIT: tl.constexpr, SUMS_TO_ONE: tl.constexpr, STEERED: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -217,8 +228,10 @@ def pick_kernel(
         if is_last:
             tl.store(arrived, 0)
             if n > 1:
-                word = _words(words, n)
-            _list(word, chosen, count, E, SHARED, PADDED)
+                _list_all(words, n, chosen, readers, count, E, SHARED, PADDED)
+            else:
+                bits = (word[None, :] >> tl.arange(0, PADDED // 32)[:, None]) & 1
+                _list(word, bits, n, chosen, readers, count, E, SHARED, PADDED)
 
 
 def splits(D: int) -> int:
@@ -262,7 +275,7 @@ def route_stream(
         routing.ids if steering is None else steering.table,
         routing.count if steering is None else steering.length, rows,
         routing.ids, routing.weights, routing.shares, routing.scale, routing.words,
-        routing.chosen, routing.count, eps,
+        routing.chosen, routing.readers, routing.count, eps,
         D=D, E=E, SHARED=routing.pieces, TOP=top, TILES=stream.squares.shape[1], PADDED=padded(E),
         SPLIT=split, SUMS_TO_ONE=routing.sums_to_one, STEERED=steering is not None,
         OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
@@ -275,7 +288,7 @@ def relist(routing: Routing, rows: Tensor) -> None:
     check_tensor("rows", rows, (), torch.int32)
     overlapping = overlaps(rows.device)
     list_kernel[(1,)](
-        routing.words, routing.chosen, routing.count, rows,
+        routing.words, routing.chosen, routing.readers, routing.count, rows,
         E=E, SHARED=routing.pieces, PADDED=padded(E), OVERLAPS=overlapping,
         launch_pdl=overlapping, num_warps=1,
     )  # fmt: skip
@@ -298,6 +311,7 @@ def check_routing(routing: Routing) -> tuple[int, int]:
     )
     check_tensor("words", routing.words, (MAX_ROWS, 32), torch.int32)
     check_tensor("chosen", routing.chosen, (E + routing.pieces,), torch.int32)
+    check_tensor("readers", routing.readers, (E + routing.pieces,), torch.int32)
     check_tensor("count", routing.count, (), torch.int32)
     check_tensor("arrived", routing.arrived, (), torch.int32)
     if not 1 <= E <= 1024 or not 1 <= routing.pieces <= 32 or top > min(32, E):

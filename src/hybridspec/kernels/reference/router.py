@@ -36,6 +36,8 @@ class Routing:
     parts and before the stream's scale"""
     chosen: Tensor
     """[E + pieces] int32: the shared expert, of index E, then all that any row chose, rising"""
+    readers: Tensor
+    """[E + pieces] int32: of each of these the rows that go to it, row i as bit i"""
     count: Tensor
     """[] int32: how many those are"""
     arrived: Tensor
@@ -77,6 +79,7 @@ class Routing:
             words=zeros(MAX_ROWS, 32),
             logits=zeros(MAX_ROWS, parts, E + 1, dtype=torch.float32),
             chosen=zeros(E + pieces),
+            readers=zeros(E + pieces),
             count=zeros(),
             arrived=zeros(),
             pieces=pieces,
@@ -127,14 +130,17 @@ def route_stream(
 
 
 def relist(routing: Routing, rows: Tensor) -> None:
-    """List the experts of the first `rows` rows, fewer than were routed: chosen and count.
+    """List the experts of the first `rows` rows, fewer than were routed: chosen, readers, count.
 
     rows [] int32, 1..rows that were routed
     """
-    E = routing.experts
-    shared = torch.arange(E, E + routing.pieces, device=routing.ids.device)
-    listed = torch.cat((shared, routing.ids[: int(rows)].unique()))  # sorted
+    E, ids = routing.experts, routing.ids[: int(rows)]
+    shared = torch.arange(E, E + routing.pieces, device=ids.device)
+    listed = torch.cat((shared, ids.unique()))  # sorted
+    goes = (ids == listed[:, None, None]).any(-1) | (listed >= E)[:, None]
     routing.chosen[: len(listed)] = listed.to(torch.int32)
+    bits = 1 << torch.arange(len(ids), device=ids.device)
+    routing.readers[: len(listed)] = (goes * bits).sum(1).to(torch.int32)
     routing.count.fill_(len(listed))
 
 
