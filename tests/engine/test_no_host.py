@@ -8,7 +8,6 @@ ones. A round may then be captured as a graph, as far as what it calls may.
 """
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,6 +44,9 @@ class Calls:
 
     names: list[str] = field(default_factory=list)
     length: torch.Tensor = field(default_factory=count)
+
+    def empty_state(self, positions):
+        return self
 
     def propose(self, anchor, state):
         self.names.append("propose")
@@ -111,9 +113,7 @@ def calls(monkeypatch):
 
 
 def without_values(calls, policy):
-    request = Request.opened(
-        calls, SimpleNamespace(), anchor=empty(dtype=torch.int64), stop_ids=(1, 2), budget=9
-    )
+    request = Request.empty(calls, calls, stop_ids=(1, 2), positions=9)
     return Rounds(target=calls, drafter=calls, policy=policy, request=request)
 
 
@@ -156,7 +156,7 @@ def test_a_round_that_is_learnt_from_asks_for_no_value(calls):
     assert ", ".join(calls.names) == line
     assert policy.tables.slope is known.slope
     assert policy.tables.intercepts is known.served
-    known.next_request()
+    known.reset()
 
 
 def test_a_drafted_round_of_fixed_length_asks_for_no_value(calls):

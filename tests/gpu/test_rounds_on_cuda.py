@@ -5,6 +5,7 @@
 import pytest
 
 from hybridspec import LLM, SamplingParams
+from hybridspec.engine import graph
 from hybridspec.models.embedded import heldout_prompts
 
 pytestmark = pytest.mark.gpu
@@ -38,3 +39,17 @@ def test_hybrid_writes_what_plain_decoding_writes(llm, plain):
 
 def test_plain_decoding_repeats_itself(llm, plain):
     assert ids(llm.using(policy="plain")) == plain
+
+
+@pytest.mark.parametrize("policy", ["plain", "fixed", "hybrid"])
+def test_a_later_text_records_nothing_and_is_what_it_is_alone(llm, policy, monkeypatch):
+    again, params = llm.using(policy=policy), SamplingParams(max_new_tokens=TOKENS)
+    first, *others = heldout_prompts("test")[:PROMPTS]
+    again.generate(first, params)
+    recorded = []
+    monkeypatch.setattr(graph, "recorded", recorded.append)
+    found = [again.generate(prompt, params).token_ids for prompt in others]
+    assert recorded == []
+    monkeypatch.undo()
+    alone = [llm.using(policy=policy).generate(prompt, params).token_ids for prompt in others]
+    assert found == alone

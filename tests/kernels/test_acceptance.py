@@ -142,7 +142,7 @@ def test_a_request_leaves_no_residual_behind():
     assert float(state.residual) < 0
     assert torch.equal(state.served, state.intercepts + state.residual)
     learnt = state.intercepts.clone()
-    state.next_request()
+    state.reset()
     assert float(state.residual) == 0
     assert torch.equal(state.served, learnt)
     assert int(state.exploration.reached) == -1

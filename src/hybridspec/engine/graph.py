@@ -122,6 +122,11 @@ class CapturedRounds(Rounds):
         self._plain()
         self._waiting += 1
 
+    def reset(self) -> None:
+        """Another text begins; what was recorded serves it as well."""
+        Rounds.reset(self)
+        self.forget_waiting()
+
     def forget_waiting(self) -> None:
         """The request was put back: as many tap rows may wait as at its start."""
         self._waiting = MAX_ROWS

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import overload
+from weakref import WeakSet
 
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
@@ -22,12 +23,13 @@ from hybridspec.core.options import (
 )
 from hybridspec.core.records import Chunk, Completion
 from hybridspec.engine.graph import CapturedRounds
+from hybridspec.engine.kept import Kept, room_for
 from hybridspec.engine.learning import Learning
 from hybridspec.engine.loading import Progress, load_pair
-from hybridspec.engine.loop import Tally, decode, start
+from hybridspec.engine.loop import Tally, decode, read_prompt
 from hybridspec.engine.measure import after_tokens, measure, measure_routing
 from hybridspec.engine.memory import free_bytes
-from hybridspec.engine.round import Rounds
+from hybridspec.engine.round import Request, Rounds
 from hybridspec.engine.tables import Tables
 from hybridspec.kernels.reference.clock import Clock
 from hybridspec.policy.calibration import AcceptanceReport
@@ -101,7 +103,7 @@ class LLM:
             named_acceptance=_path(acceptance),
             named_latency=_path(latency),
         )
-        self._acceptance = None
+        self._acceptance, self._siblings = None, WeakSet["LLM"]()
         self._set_up(options, tables)
 
     @property
@@ -144,7 +146,7 @@ class LLM:
         )
         pair = replace(self.pair, target=self.pair.target.using(options.mode))
         other = object.__new__(LLM)
-        other._acceptance = self._acceptance
+        other._acceptance, other._siblings = self._acceptance, self._siblings
         other._set_up(options, replace(self._tables, pair=pair, mode=options.mode))
         return other
 
@@ -155,6 +157,8 @@ class LLM:
         is_named = tables.named_latency is not None
         self._clock = None if is_named else Clock.empty(self.block_size, self.device)
         self._correction = self._learning = None
+        self._kept = Kept()
+        self._siblings.add(self)
         if options.policy != "plain" and self.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
         check_length(options.length, self.block_size)
@@ -186,13 +190,14 @@ class LLM:
         elif not isinstance(params, SamplingParams):
             raise OptionError(f"params must be SamplingParams, got {params!r:.60}.")
         rounds = self._begin(self._encode(prompt), params)
-        return self._learnt(self._chunks(rounds))
+        return self._kept_after(rounds)
 
-    def _learnt(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """The chunks; what their rounds taught is kept for the next run, however they end."""
+    def _kept_after(self, rounds: Rounds) -> Iterator[Chunk]:
+        """Their chunks. However these end, the rounds are kept, and what they taught."""
         try:
-            yield from chunks
+            yield from self._chunks(rounds)
         finally:
+            self._kept.put(rounds)
             if self._learning is not None:
                 self._learning.keep()
 
@@ -236,49 +241,68 @@ class LLM:
 
     def _begin(self, prompt_ids: list[int], params: SamplingParams) -> Rounds:
         """Read the prompt and set up its rounds; measures latency first if no table is known."""
-        is_plain = self.options.policy == "plain"
-        drafter = None if is_plain else self.pair.drafter
-        target = replace(self.pair.target, taps=()) if is_plain else self.pair.target
-        positions = target.config.max_position_embeddings
+        positions = self.pair.target.config.max_position_embeddings
         # the last emitted token is never read, so it may stand one past the positions
         budget = min(params.max_new_tokens, positions - len(prompt_ids) + 1)
-        self._check_room(len(prompt_ids) + budget)
-        request = start(
-            prompt_ids,
-            target=target,
-            drafter=drafter,
+        rounds = self._rounds_for(len(prompt_ids) + budget)
+        rounds.reset()
+        target, drafter = rounds.target, rounds.drafter
+        read_prompt(rounds.request, prompt_ids, target=target, drafter=drafter, budget=budget)
+        if self.options.policy == "hybrid" and not isinstance(rounds.policy, Hybrid):
+            rounds.policy = self._hybrid(self._latency or self._measure(rounds, prompt_ids))
+            rounds.policy.reset()
+        return rounds
+
+    def _rounds_for(self, positions: int) -> Rounds:
+        """Those of a text that is over, if they have the room; else new ones."""
+        kept = self._kept.take(positions)
+        if kept is not None:
+            return kept
+        self._check_room(positions)
+        is_plain = self.options.policy == "plain"
+        target = replace(self.pair.target, taps=()) if is_plain else self.pair.target
+        drafter = None if is_plain else self.pair.drafter
+        request = Request.empty(
+            target,
+            drafter,
             stop_ids=self.pair.tokenizer.stop_ids,
-            budget=budget,
+            positions=room_for(positions, self.pair.memory.positions),
         )
         fixed = Fixed(self._rows(), device=self.device)
         kind = CapturedRounds if self.device.type == "cuda" else Rounds
-        rounds = kind(target=target, drafter=drafter, policy=fixed, request=request)
-        if self.options.policy == "hybrid":
-            assert self._acceptance is not None
-            self._latency = self._latency or self._measure(rounds, prompt_ids)
-            self._correction = self._correction or correction_of(
-                self.options.correction, self._latency.routing, self.device
-            )
-            learnt = None if self._learning is None else self._learning.state
-            if learnt is not None:
-                learnt.next_request()
-            rounds.policy = Hybrid(
-                acceptance=self._acceptance,
-                latency=self._latency,
-                correction=self._correction,
-                drafting=self._drafting,
-                clock=self._clock,
-                learning=learnt,
-                device=self.device,
-            )
-        return rounds
+        return kind(target=target, drafter=drafter, policy=fixed, request=request)
+
+    def _hybrid(self, latency: Latency) -> Hybrid:
+        assert self._acceptance is not None
+        self._latency = latency
+        self._correction = self._correction or correction_of(
+            self.options.correction, latency.routing, self.device
+        )
+        return Hybrid(
+            acceptance=self._acceptance,
+            latency=latency,
+            correction=self._correction,
+            drafting=self._drafting,
+            clock=self._clock,
+            learning=None if self._learning is None else self._learning.state,
+            device=self.device,
+        )
 
     def _check_room(self, positions: int) -> None:
-        """Raise OptionError where the states of a request do not fit into what is free."""
+        """Raise OptionError where the states of a request do not fit into what is free.
+
+        What is kept for other requests is freed for it.
+        """
         memory = self.pair.memory
         if self.options.policy == "plain":
             memory = replace(memory, drafter=None)
-        memory.check(positions, free_bytes(self.device), is_loaded=True)
+        self._kept.drop()
+        free = free_bytes(self.device)
+        if free is not None and memory.needed(positions, is_loaded=True) > free:
+            for sibling in self._siblings:
+                sibling._kept.drop()
+            free = free_bytes(self.device)
+        memory.check(positions, free, is_loaded=True)
 
     def _measure(self, rounds: Rounds, prompt_ids: list[int]) -> Latency:
         latency = measure(rounds, self.block_size)

@@ -86,21 +86,37 @@ def start(
     stop_ids: tuple[int, ...],
     budget: int,
 ) -> Request:
-    """Read the prompt. The anchor is then the first emitted token, paid for from the budget."""
+    """A request of its own that has read its prompt."""
+    positions = len(prompt_ids) + budget
+    request = Request.empty(target, drafter, stop_ids=stop_ids, positions=positions)
+    read_prompt(request, prompt_ids, target=target, drafter=drafter, budget=budget)
+    return request
+
+
+@torch.inference_mode()
+def read_prompt(
+    request: Request,
+    prompt_ids: list[int],
+    *,
+    target: Reader,
+    drafter: Proposer | None,
+    budget: int,
+) -> None:
+    """Into states that have read nothing.
+
+    The anchor is then the first emitted token, paid for from the budget.
+    """
+    assert len(prompt_ids) + budget <= request.positions
     device = target.head.device
-    state = target.empty_state(len(prompt_ids) + budget)
-    draft = drafter.empty_state(len(prompt_ids) + budget) if drafter else None
     prompt = torch.tensor(prompt_ids, dtype=torch.int64, device=device)
     reading = None
     rows = PREFILL_CHUNK if device.type == "cuda" else PREFILL_ROWS
     for begin in range(0, len(prompt), rows):
-        reading = target.read_prompt(prompt[begin : begin + rows], state)
-        if drafter is not None and draft is not None:
-            drafter.take(reading.taps, draft)
+        reading = target.read_prompt(prompt[begin : begin + rows], request.target)
+        if drafter is not None:
+            drafter.take(reading.taps, request.draft)
     assert reading is not None
-    return Request.opened(
-        state, draft, anchor=reading.tokens[-1], stop_ids=stop_ids, budget=budget - 1
-    )
+    request.ledger.open(reading.tokens[-1], budget - 1)
 
 
 @dataclass(slots=True, kw_only=True)

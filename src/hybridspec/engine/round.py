@@ -85,29 +85,38 @@ class Request:
     """its length is the target state's, the same tensor"""
     one: Tensor
     """[] int32: 1, the rows of a plain round"""
+    positions: int
+    """tokens that its states have room for"""
 
     def __post_init__(self) -> None:
         assert self.ledger.length is self.target.length, "one length, not two"
 
     @classmethod
-    def opened(
+    def empty(
         cls,
-        target: TargetState,
-        draft: Any,
+        target: Reader,
+        drafter: Proposer | None,
         *,
-        anchor: Tensor,
         stop_ids: tuple[int, ...],
-        budget: int,
+        positions: int,
     ) -> "Request":
-        """After the prompt. anchor [] int64: the token that it gave; budget: those to come."""
-        device = target.length.device
+        """Room for a prompt and what is to come; the ledger is opened once the prompt is read."""
+        state = target.empty_state(positions)
+        device = state.length.device
         return cls(
-            target=target,
-            draft=draft,
+            target=state,
+            draft=None if drafter is None else drafter.empty_state(positions),
             stop_ids=torch.tensor(stop_ids, dtype=torch.int64, device=device),
-            ledger=Ledger.opened(anchor, length=target.length, budget=budget, slots=SLOTS),
+            ledger=Ledger.closed(length=state.length, slots=SLOTS),
             one=torch.ones((), dtype=torch.int32, device=device),
+            positions=positions,
         )
+
+    def reset(self) -> None:
+        """Forget the text, in place."""
+        self.target.reset()
+        if self.draft is not None:
+            self.draft.reset()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +127,11 @@ class Rounds:
     drafter: Proposer | None
     policy: Policy
     request: Request
+
+    def reset(self) -> None:
+        """Another text begins. What the policy knows of the pair it keeps."""
+        self.request.reset()
+        self.policy.reset()
 
     def drafted_round(self) -> None:
         """Draft, choose, read to the first router, correct, read on, settle, commit, learn."""

@@ -85,6 +85,12 @@ class DraftState:
     waiting: int = 0
     """rows of the ring that wait for injection"""
 
+    def reset(self) -> None:
+        """Forget the context."""
+        self.keys.zero_()
+        self.values.zero_()
+        self.first = self.injected = self.waiting = 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:

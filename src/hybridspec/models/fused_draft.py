@@ -37,6 +37,11 @@ class FusedDraftState:
     waiting: Tensor
     """[] int32: rows of the ring that wait for injection"""
 
+    def reset(self) -> None:
+        """Forget the context, in place: recorded rounds go on with it."""
+        for tensor in (self.keys, self.values, self.injected, self.waiting):
+            tensor.zero_()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedDraftLayer:

@@ -79,6 +79,11 @@ class TargetState:
             ),
         )
 
+    def reset(self) -> None:
+        """Forget all that was read, in place: recorded rounds go on with it."""
+        for tensor in (self.length, self.keys, self.values, self.conv, self.recurrent):
+            tensor.zero_()
+
     def commit(self, rows: Tensor) -> None:
         """Accept the first `rows` rows of the block that was read last, 0 after the end.
 

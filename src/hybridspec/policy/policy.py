@@ -42,6 +42,10 @@ class Policy(Protocol):
         """A drafted round at this context read rows and emitted tokens."""
         ...
 
+    def reset(self) -> None:
+        """Another text begins."""
+        ...
+
     def begin(self) -> None:
         """A drafted round begins."""
         ...
@@ -88,6 +92,9 @@ class Fixed:
 
     def see_drafted(self, context: int, *, rows: int, tokens: int) -> None:
         """Nothing to keep."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
 
     def begin(self) -> None:
         """No clock."""
@@ -167,6 +174,12 @@ class Hybrid:
             seconds=self.latency.drafted_at(context, rows=rows),
             plain_seconds=self.latency.plain_at(context),
         )
+
+    def reset(self) -> None:
+        """Forget the run's rate, and how this text differed from others."""
+        self.state.reset()
+        if self.learning is not None:
+            self.learning.reset()
 
     def begin(self) -> None:
         """By the device's own clock."""

@@ -35,25 +35,41 @@ class Ledger:
     them), then ACCEPTED (-1: it came after the end and emitted none), ROWS read, DONE, ROUND (i)"""
 
     @classmethod
-    def opened(cls, anchor: Tensor, *, length: Tensor, budget: int, slots: int) -> "Ledger":
-        """Before the first round; without a budget the text has ended already.
-
-        anchor [] int64 is copied. length [] int32 is kept: who else holds it sees it move.
-        """
+    def closed(cls, *, length: Tensor, slots: int) -> "Ledger":
+        """Of no text yet. length [] int32 is kept: who else holds it sees it move."""
         device = length.device
 
-        def scalar(value: int, dtype: torch.dtype = torch.int32) -> Tensor:
-            return torch.tensor(value, dtype=dtype, device=device)
+        def zero(dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros((), dtype=dtype, device=device)
 
         return cls(
-            anchor=anchor.clone(),
-            budget=scalar(budget),
+            anchor=zero(torch.int64),
+            budget=zero(),
             length=length,
-            committed=scalar(0),
-            is_done=scalar(budget < 1, torch.bool),
-            rounds=scalar(0),
+            committed=zero(),
+            is_done=torch.ones((), dtype=torch.bool, device=device),
+            rounds=zero(),
             ring=torch.full((slots, RING_WIDTH), -1, dtype=torch.int64, device=device),
         )
+
+    @classmethod
+    def opened(cls, anchor: Tensor, *, length: Tensor, budget: int, slots: int) -> "Ledger":
+        """Before the first round of a text."""
+        ledger = cls.closed(length=length, slots=slots)
+        ledger.open(anchor, budget)
+        return ledger
+
+    def open(self, anchor: Tensor, budget: int) -> None:
+        """Before the first round of another text, in place; without a budget it has ended already.
+
+        anchor [] int64: its last token so far. The length is left to the state that shares it.
+        """
+        self.anchor.copy_(anchor)
+        self.budget.fill_(budget)
+        self.committed.zero_()
+        self.is_done.fill_(budget < 1)
+        self.rounds.zero_()
+        self.ring.fill_(-1)
 
 
 def accept_greedy(

@@ -123,8 +123,8 @@ class AcceptanceState:
             judged=count(),
         )
 
-    def next_request(self) -> None:
-        """The residual and the positions belong to one request; all else goes on."""
+    def reset(self) -> None:
+        """Another text begins: residual and positions belong to one alone, all else goes on."""
         self.residual.zero_()
         self.exploration.reached.fill_(-1)
         self.served.copy_(self.intercepts)

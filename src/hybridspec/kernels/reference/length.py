@@ -69,6 +69,11 @@ class LengthState:
             costs=zeros(block),
         )
 
+    def reset(self) -> None:
+        """As before the first round, in place."""
+        for tensor in (self.tokens, self.seconds, self.survival, self.costs):
+            tensor.zero_()
+
 
 def survival(log_odds: Tensor, slope: Tensor, intercepts: Tensor, budget: Tensor) -> Tensor:
     """S_j, the chance that draft j is reached, right, and may still be emitted.

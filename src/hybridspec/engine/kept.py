@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Rounds of a text that is over, for the next one: their states are there, their graphs recorded.
+
+On a GPU two rounds of each kind go by before its graph replays, a tenth of a second or more; a
+request of some dozen tokens would hardly take anything else.
+"""
+
+import gc
+from dataclasses import dataclass, field
+
+from hybridspec.engine.round import Rounds
+
+ROOM = 1024
+"""positions come in multiples of so many: the next prompt may be a little longer"""
+
+
+@dataclass(slots=True)
+class Kept:
+    """At most one set of rounds, while no text is in them."""
+
+    _rounds: Rounds | None = field(default=None, init=False)
+
+    def take(self, positions: int) -> Rounds | None:
+        """The rounds, if so many positions fit; whoever has taken them has them alone."""
+        rounds = self._rounds
+        if rounds is None or rounds.request.positions < positions:
+            return None
+        self._rounds = None
+        return rounds
+
+    def put(self, rounds: Rounds) -> None:
+        """Back again; of two the roomier are kept."""
+        held = self._rounds
+        if held is None or held.request.positions < rounds.request.positions:
+            self._rounds = rounds
+
+    def drop(self) -> None:
+        """Free their memory."""
+        if self._rounds is not None:
+            self._rounds = None
+            gc.collect()  # captured rounds hold themselves
+
+
+def room_for(positions: int, most: int) -> int:
+    """Positions to make room for."""
+    return max(positions, min(-(-positions // ROOM) * ROOM, most))

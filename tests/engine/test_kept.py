@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The HybridSpec authors
+"""Rounds that serve one text after another: nothing of the last one is left in the next."""
+
+import gc
+from weakref import ref
+
+import pytest
+import torch
+
+from hybridspec import LLM, SamplingParams
+from hybridspec.core.errors import OptionError
+from hybridspec.engine import llm as engine
+from hybridspec.engine.kept import ROOM, Kept, room_for
+from hybridspec.policy.latency import Latency
+
+SHORT = SamplingParams(max_new_tokens=12)
+PROMPTS = ("abc def ghi", "x", "abc def", "0123456789" * 3)
+
+
+LATENCY = Latency.measured({1: [1 + n / 50 for n in range(16)]}, plain={1: 0.9})
+
+
+@pytest.fixture
+def made(tiny_target, tiny_drafter):
+    def make(policy):
+        """Without a clock, and without what earlier drafts taught: a run repeats itself."""
+        llm = LLM(tiny_target, draft_model=tiny_drafter, policy=policy, device="cpu")
+        llm._latency, llm._clock, llm._learning = LATENCY, None, None
+        return llm
+
+    return make
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """Every request for which states are made."""
+    found = []
+    empty = engine.Request.empty
+
+    def noted(*arguments, **options):
+        found.append(empty(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(engine.Request, "empty", noted)
+    return found
+
+
+def rounds_of(completion):
+    return completion.token_ids, completion.stats.lengths, completion.stats.rounds
+
+
+@pytest.mark.parametrize("policy", ["plain", "fixed", "hybrid"])
+def test_a_text_after_others_is_what_it_is_alone(made, begun, policy):
+    """Round for round."""
+    llm = made(policy)
+    for prompt in (*PROMPTS, *PROMPTS):
+        llm._drafting.__init__()  # it outlives a text
+        found = rounds_of(llm.generate(prompt, SHORT))
+        assert found == rounds_of(made(policy).generate(prompt, SHORT))
+    assert sum(request is begun[0] for request in begun) == 1
+    assert len(begun) == 1 + 2 * len(PROMPTS)  # one for all texts of the first, and each other's
+
+
+def test_what_stood_in_the_states_does_not_matter(made, begun):
+    llm = made("fixed")
+    wanted = llm.generate(PROMPTS[0], SHORT)
+    request = begun[0]
+    for tensor in (request.target.keys, request.target.values, request.target.recurrent):
+        tensor.fill_(torch.nan)
+    request.target.conv.fill_(torch.inf)
+    request.draft.keys.fill_(torch.nan)
+    request.draft.values.fill_(torch.nan)
+    assert llm.generate(PROMPTS[0], SHORT).token_ids == wanted.token_ids
+    assert len(begun) == 1
+
+
+def test_two_streams_at_once_do_not_share(made, begun):
+    llm = made("hybrid")
+    wanted = [llm.generate(prompt, SHORT).token_ids for prompt in PROMPTS[:2]]
+    streams = [llm.stream(prompt, SHORT) for prompt in PROMPTS[:2]]
+    found = [[], []]
+    for chunks in zip(*streams, strict=False):
+        for ids, chunk in zip(found, chunks, strict=True):
+            ids += chunk.token_ids
+    for ids, stream in zip(found, streams, strict=True):
+        ids += [token for chunk in stream for token in chunk.token_ids]
+    assert [tuple(ids) for ids in found] == wanted
+    assert len(begun) == 2
+
+
+def test_a_stream_that_is_left_early_spoils_nothing(made, begun):
+    llm = made("hybrid")
+    wanted = llm.generate(PROMPTS[0], SHORT).token_ids
+    stream = llm.stream(PROMPTS[3], SHORT)
+    next(stream)
+    next(stream)
+    stream.close()
+    assert llm.generate(PROMPTS[0], SHORT).token_ids == wanted
+    assert len(begun) == 1
+
+
+def test_a_longer_text_gets_more_room_and_the_roomier_is_kept(begun, made, monkeypatch):
+    monkeypatch.setattr("hybridspec.engine.kept.ROOM", 16)
+    llm = made("fixed")
+    for prompt, count in (("a" * 20, 1), ("b" * 60, 2), ("a" * 20, 2), ("b" * 60, 2)):
+        llm.generate(prompt, SHORT)
+        assert len(begun) == count
+
+
+def test_room_is_a_multiple_that_the_model_has_positions_for():
+    for positions in (1, ROOM - 1, ROOM, ROOM + 1, 5 * ROOM - 7):
+        room = room_for(positions, 10**6)
+        assert positions <= room < positions + ROOM
+        assert room % ROOM == 0
+    assert room_for(700, 900) == 900
+    assert room_for(900, 900) == 900
+    assert room_for(901, 900) == 901
+
+
+def test_what_is_kept_makes_way_for_a_text_that_needs_its_memory(made, begun, monkeypatch):
+    monkeypatch.setattr("hybridspec.engine.kept.ROOM", 1)
+    llm = made("fixed")
+    plain = llm.using(policy="plain")
+    for each in (llm, plain):
+        each.generate(PROMPTS[0], SHORT)
+    held = [ref(request.target.keys) for request in begun]
+    begun.clear()
+    needed = llm.pair.memory.needed(60, is_loaded=True)
+
+    def free(device):
+        gc.collect()
+        return needed if all(each() is None for each in held) else needed - 1
+
+    monkeypatch.setattr(engine, "free_bytes", free)
+    longer = SamplingParams(max_new_tokens=ROOM)
+    with pytest.raises(OptionError, match="positions need"):
+        llm.generate("a" * 60, longer)
+    llm.generate("a" * 48, SHORT)
+    assert all(each() is None for each in held)
+
+
+def test_of_two_the_roomier_is_kept_and_given_once():
+    class Fake:
+        def __init__(self, positions):
+            self.request = self
+            self.positions = positions
+
+    kept, small, large = Kept(), Fake(8), Fake(64)
+    assert kept.take(1) is None
+    for first, second in ((small, large), (large, small)):
+        kept.put(first)
+        kept.put(second)
+        assert kept.take(65) is None
+        assert kept.take(64) is large
+        assert kept.take(1) is None
+    kept.put(small)
+    kept.drop()
+    assert kept.take(1) is None
