@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.gdn_compile import SHARED_LIMIT, compile_launch, recorded, resources
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels import accept, acceptance, clock, correction, head, length
+from hybridspec.kernels import accept, clock, correction, head, learning, length
 from hybridspec.kernels.head import HeadLaunch
 from hybridspec.kernels.reference.accept import Ledger
 from hybridspec.kernels.reference.acceptance import AcceptanceState
@@ -57,7 +57,7 @@ def run_accept() -> None:
 
 
 def run_length() -> None:
-    """Both, of eight contexts."""
+    """choose, of eight contexts."""
     one = torch.ones((), dtype=torch.int32)
     tables = LengthTables(
         slope=torch.ones(()),
@@ -70,12 +70,11 @@ def run_length() -> None:
     state = LengthState.empty(MAX_ROWS, "cpu")
     is_done = torch.zeros((), dtype=torch.bool)
     length.choose(torch.zeros(MAX_ROWS - 1), tables, state, one, one, is_done)
-    length.learn(one, one, state)
 
 
 def run_correction() -> None:
-    """Both, with eight experts a row; the list of experts has int32 on a GPU."""
-    one, timed = torch.ones((), dtype=torch.int32), Clock.empty(MAX_ROWS, "cpu")
+    """correct, with eight experts a row; the list of experts has int32 on a GPU."""
+    one = torch.ones((), dtype=torch.int32)
     tables = LengthTables(
         slope=torch.ones(()),
         intercepts=torch.zeros(MAX_ROWS - 1),
@@ -88,23 +87,27 @@ def run_correction() -> None:
     known = Correction.empty(below=2, above=2, device="cpu")
     ids = torch.zeros(MAX_ROWS, 8, dtype=torch.int32)
     correction.correct(ids, one, one, tables, state, known)
-    correction.learn_price(known, one, timed, state)
 
 
-def run_acceptance() -> None:
-    """adapt."""
-    one, is_done = torch.ones((), dtype=torch.int32), torch.zeros((), dtype=torch.bool)
-    drafts = MAX_ROWS - 1
-    known = AcceptanceState.begun(1.0, (0.0,) * drafts, warm_up=0, device=torch.device("cpu"))
-    odds, costs = torch.zeros(drafts), torch.ones(MAX_ROWS)
-    acceptance.adapt(odds, one, one, one, is_done, one, costs, known)
+def run_learning() -> None:
+    """All parts."""
+    one, drafts = torch.ones((), dtype=torch.int32), MAX_ROWS - 1
+    ledger = Ledger.closed(length=one.clone(), slots=8)
+    learning.learn(
+        torch.zeros(drafts),
+        one,
+        one,
+        ledger,
+        LengthState.empty(MAX_ROWS, "cpu"),
+        AcceptanceState.begun(1.0, (0.0,) * drafts, warm_up=0, device=torch.device("cpu")),
+        Clock.empty(MAX_ROWS, "cpu"),
+        Correction.empty(below=2, above=2, device="cpu"),
+    )
 
 
 def run_clock() -> None:
-    """Both."""
-    timed = Clock.empty(MAX_ROWS, "cpu")
-    clock.begin(timed)
-    clock.observe(timed, torch.ones((), dtype=torch.int32))
+    """begin."""
+    clock.begin(Clock.empty(MAX_ROWS, "cpu"))
 
 
 def compiled(
@@ -131,10 +134,10 @@ def as_shipped() -> Iterator[dict[str, object]]:
     """Every kernel with the launch that its file names."""
     yield from compiled(run_head, head, ("_tile_kernel", "_reduce_kernel"))
     yield from compiled(run_accept, accept, ("_settle_kernel",))
-    yield from compiled(run_length, length, ("_choose_kernel", "_learn_kernel"))
-    yield from compiled(run_correction, correction, ("_correct_kernel", "_learn_kernel"))
-    yield from compiled(run_acceptance, acceptance, ("_adapt_kernel",))
-    yield from compiled(run_clock, clock, ("_begin_kernel", "_observe_kernel"))
+    yield from compiled(run_length, length, ("_choose_kernel",))
+    yield from compiled(run_correction, correction, ("_correct_kernel",))
+    yield from compiled(run_learning, learning, ("learn_kernel",))
+    yield from compiled(run_clock, clock, ("_begin_kernel",))
 
 
 def candidates() -> Iterator[dict[str, object]]:

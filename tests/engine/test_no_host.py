@@ -86,23 +86,16 @@ class Calls:
         assert taps.shape == (MAX_ROWS, 8)
         self.names.append("take")
 
-    def learn(self, rows, committed, state):
-        self.names.append("learn")
+    def learn(self, odds, chosen, rows, ledger, state, acceptance, clock, correction):
+        assert odds.shape == (MAX_ROWS - 1,)
+        assert state.costs.shape == (MAX_ROWS,)
+        assert (chosen.dtype, rows.dtype) == (torch.int32, torch.int32)
+        parts = {"drafts": acceptance, "time": clock, "price": correction}
+        known = [name for name, part in parts.items() if part is not None]
+        self.names.append(" ".join(["learn", *known]))
 
     def begin(self, clock):
         self.names.append("begin")
-
-    def observe(self, clock, rows):
-        self.names.append("observe")
-
-    def adapt(self, odds, chosen, rows, committed, is_done, length, costs, state):
-        assert odds.shape == (MAX_ROWS - 1,)
-        assert costs.shape == (MAX_ROWS,)
-        assert is_done.dtype == torch.bool
-        self.names.append("adapt")
-
-    def learn_price(self, correction, rows, clock, state):
-        self.names.append("learn price")
 
 
 @pytest.fixture
@@ -134,7 +127,8 @@ def hybrid(correction="one", clock=None, learning=None):
 )
 def test_a_drafted_round_under_hybrid_asks_for_no_value(calls, correction, read):
     without_values(calls, hybrid(correction)).drafted_round()
-    line = f"propose, choose, read 16 to router, {read}, settle, commit, take, learn"
+    learnt = "learn" if correction == "off" else "learn price"
+    line = f"propose, choose, read 16 to router, {read}, settle, commit, take, {learnt}"
     assert ", ".join(calls.names) == line
 
 
@@ -142,8 +136,8 @@ def test_a_round_that_is_timed_asks_for_no_value(calls):
     clock = Clock.empty(MAX_ROWS, META)
     without_values(calls, hybrid("window", clock)).drafted_round()
     line = (
-        "begin, propose, choose, read 16 to router, correct, read on, observe, settle, commit, "
-        "take, learn, learn price"
+        "begin, propose, choose, read 16 to router, correct, read on, settle, commit, take, "
+        "learn time price"
     )
     assert ", ".join(calls.names) == line
 
@@ -152,7 +146,7 @@ def test_a_round_that_is_learnt_from_asks_for_no_value(calls):
     known = AcceptanceState.begun(1.0, (0.0,) * (MAX_ROWS - 1), warm_up=0, device=META)
     policy = hybrid("off", learning=known)
     without_values(calls, policy).drafted_round()
-    line = "propose, choose, read 16 to router, read on, settle, commit, take, learn, adapt"
+    line = "propose, choose, read 16 to router, read on, settle, commit, take, learn drafts"
     assert ", ".join(calls.names) == line
     assert policy.tables.slope is known.slope
     assert policy.tables.intercepts is known.served

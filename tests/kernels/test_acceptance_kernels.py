@@ -13,7 +13,9 @@ from hybridspec.kernels import acceptance as kernels
 from hybridspec.kernels.launch import ShapeError
 from hybridspec.kernels.reference import acceptance as reference
 from hybridspec.kernels.reference.acceptance import AcceptanceState
-from tests.kernels.gdn_cases import counts, interpreted
+from hybridspec.kernels.reference.length import LengthState
+from tests.kernels.gdn_cases import interpreted
+from tests.kernels.learning_cases import teach
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
@@ -42,14 +44,18 @@ def parts(state):
 
 def adapt(by, state, odds, chosen, rows, committed, is_done=False, length=0):
     """One round whose rows cost a seventh of a second each."""
-    device = state.slope.device
-    by.adapt(
-        odds.to(device),
-        *(counts(x, device) for x in (chosen, rows, committed)),
-        torch.tensor(is_done, device=device),
-        counts(length, device),
-        torch.arange(1, len(odds) + 2, device=device) / 7,
-        state,
+    rate = LengthState.empty(len(odds) + 1, state.slope.device)
+    rate.costs.copy_(torch.arange(1, len(odds) + 2) / 7)
+    teach(
+        by,
+        rows,
+        rate,
+        odds=odds,
+        chosen=chosen,
+        committed=committed,
+        is_done=is_done,
+        length=length,
+        acceptance=state,
     )
 
 

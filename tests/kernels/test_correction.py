@@ -18,6 +18,7 @@ from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.correction import PRIOR_SQUARES, Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables, expected_tokens
 from tests.kernels.gdn_cases import counts, interpreted
+from tests.kernels.learning_cases import teach
 from tests.kernels.length_by_hand import ByHand
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -166,8 +167,7 @@ def test_after_the_end_nothing_is_read_and_nothing_learnt(device, by):
     tables, state, correction = scene(device, [0.5] * 7, (2, 2))
     ids, none = torch.zeros(16, 4, dtype=torch.int64, device=device), counts(0, device)
     assert int(by.correct(ids, none, none, tables, state, correction)) == 0
-    clock = Clock.empty(BLOCK, device)
-    by.learn_price(correction, none, clock, state)
+    teach(by, 0, state, clock=Clock.empty(BLOCK, device), correction=correction)
     assert float(correction.seen.sum()) == float(correction.squares) == 0
     assert float(correction.price) == pytest.approx(PRICE)
 
@@ -176,10 +176,10 @@ def learnt(by, device, rounds, prior, reach=(0, 1)):
     """A correction after rounds of (rows, experts beyond the mean, seconds taken)."""
     _, state, correction = scene(device, [0.5] * 7, reach, price=prior)
     clock = Clock.empty(BLOCK, device)
+    clock.expected.copy_(state.costs)
     for rows, beyond, seconds in rounds:
         correction.beyond.fill_(beyond)
-        clock.taken.fill_(seconds)
-        by.learn_price(correction, counts(rows, device), clock, state)
+        teach(by, rows, state, seconds=seconds, clock=clock, correction=correction)
     return correction
 
 
@@ -211,8 +211,8 @@ def test_the_prior_stands_until_rounds_differ(device, by):
 @BY
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_round_that_was_held_up_moves_the_price_a_little(device, by):
-    """Ten times its seconds: what is beyond a quarter of them counts as a quarter."""
-    found = learnt(by, device, [(1, 2.0, 10.0)], 0.0)
+    """Seven times its seconds: what is beyond a quarter of them counts as a quarter."""
+    found = learnt(by, device, [(1, 2.0, 7.0)], 0.0)
     assert float(found.price) == pytest.approx(2 * 0.25 / (4 + PRIOR_SQUARES), rel=1e-5)
 
 
@@ -229,4 +229,4 @@ def test_what_does_not_fit_is_refused_by_name():
         with pytest.raises(ShapeError, match=name):
             kernels.correct(ids, one, one, tables, state, damaged)
         with pytest.raises(ShapeError, match=name):
-            kernels.learn_price(damaged, one, Clock.empty(BLOCK, "cpu"), state)
+            teach(kernels, 1, state, clock=Clock.empty(BLOCK, "cpu"), correction=damaged)

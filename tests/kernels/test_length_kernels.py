@@ -15,6 +15,7 @@ from hybridspec.kernels.reference import length as reference
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 from hybridspec.policy.latency import Latency
 from tests.kernels.gdn_cases import counts, interpreted
+from tests.kernels.learning_cases import teach
 from tests.kernels.length_by_hand import ByHand
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -177,7 +178,7 @@ def test_after_the_end_no_row_is_read_and_nothing_is_learnt(device, by):
     choose(torch.zeros(7), known, state)
     before = doubled(state)
     rows, shown = choose(torch.ones(7), known, state, budget=5, is_done=True, by=by)
-    by.learn(rows, counts(0, device), state)
+    teach(by, int(rows), state)
     assert int(rows) == int(shown) == 0
     assert all(
         torch.equal(getattr(before, f.name), getattr(state, f.name).to(getattr(before, f.name)))
@@ -202,7 +203,7 @@ def test_rounds_equal_those_by_hand(device, by, above):
         wanted = hand.choose(odds.tolist(), context, budget=60 - number)
         assert (int(rows), int(shown)) == wanted
         committed = number % int(rows) + 1
-        by.learn(rows, counts(committed, device), state)
+        teach(by, int(rows), state, committed=committed)
         hand.learn(int(rows), committed)
         lengths.add(int(rows))
     assert len(lengths) >= 3
@@ -221,10 +222,7 @@ def test_what_does_not_fit_is_refused_by_name(device):
     for name, damaged in wrong.items():
         with pytest.raises(ShapeError, match=name):
             choose(torch.zeros(7), damaged, state)
-    one = counts(1, device)
     with pytest.raises(ShapeError, match="log_odds"):
         choose(torch.zeros(6), known, state)
     with pytest.raises(ShapeError, match="costs"):
         choose(torch.zeros(7), known, replace(state, costs=state.costs[:4]))
-    with pytest.raises(ShapeError, match="committed"):
-        kernels.learn(one, one.long(), state)

@@ -144,7 +144,6 @@ class Rounds:
         routed = self.target.read_to_router(block.tokens, shown, state)  # cheap, no expert has run
         rows = policy.correct(routed, chosen, shown)  # does that one earn its experts?
         reading = self.target.read_on(routed, rows, state)  # the expensive part, kept rows only
-        policy.observe(rows)  # what T(n) was
         self._settle(block.tokens, reading, rows)  # the prefix that the target agrees with
         self._commit(reading)  # every state, up to that prefix
         policy.learn(block, chosen, rows, request.ledger)  # what the drafts were worth

@@ -33,11 +33,20 @@ class RoundOperations:
         [Tensor, LengthTables, LengthState, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]
     ]
     correct: Callable[[Tensor, Tensor, Tensor, LengthTables, LengthState, Correction], Tensor]
-    learn: Callable[[Tensor, Tensor, LengthState], None]
-    adapt: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, AcceptanceState], None]
     begin: Callable[[Clock], None]
-    observe: Callable[[Clock, Tensor], None]
-    learn_price: Callable[[Correction, Tensor, Clock, LengthState], None]
+    learn: Callable[
+        [
+            Tensor,
+            Tensor,
+            Tensor,
+            Ledger,
+            LengthState,
+            AcceptanceState | None,
+            Clock | None,
+            Correction | None,
+        ],
+        None,
+    ]
 
 
 def of(device: torch.device) -> RoundOperations:
@@ -52,16 +61,13 @@ def _of_type(device: str) -> RoundOperations:
         log.warning("There is no Triton: rounds on %s settle in PyTorch, and wait for it.", device)
         is_triton = False
     if is_triton:
-        from hybridspec.kernels import accept, acceptance, clock, correction, length
+        from hybridspec.kernels import accept, clock, correction, learning, length
     else:
-        from hybridspec.kernels.reference import accept, acceptance, clock, correction, length
+        from hybridspec.kernels.reference import accept, clock, correction, learning, length
     return RoundOperations(
         settle=accept.settle,
         choose=length.choose,
         correct=correction.correct,
-        learn=length.learn,
-        adapt=acceptance.adapt,
         begin=clock.begin,
-        observe=clock.observe,
-        learn_price=correction.learn_price,
+        learn=learning.learn,
     )

@@ -18,7 +18,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
+from hybridspec.kernels.clock import now
+from hybridspec.kernels.launch import INTERPRETED, ShapeError, check_tensor, overlaps
 from hybridspec.kernels.reference.accept import RING_WIDTH, Ledger
 
 WARPS = 1
@@ -45,13 +46,15 @@ def _judge(
 
 @triton.jit
 def _settle_kernel(
-    block, target, rows, stop_ids, anchor, budget, length, committed, is_done, rounds, ring,
+    block, target, rows, stop_ids, anchor, budget, length, committed, is_done, rounds, settled,
+    ring,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, STOPS: tl.constexpr,
-    BLOCK_STOPS: tl.constexpr, OVERLAPS: tl.constexpr,
+    BLOCK_STOPS: tl.constexpr, IS_TIMED: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
+    tl.store(settled, now(IS_TIMED))
     n, left, number = tl.load(rows), tl.load(budget), tl.load(rounds)
     before, was_done = tl.load(length), tl.load(is_done) != 0
     is_idle = was_done | (left < 1) | (n < 1)
@@ -80,11 +83,13 @@ def settle(block: Tensor, target: Tensor, rows: Tensor, stop_ids: Tensor, ledger
     for name in ("budget", "length", "committed", "rounds"):
         check_tensor(name, getattr(ledger, name), (), torch.int32)
     check_tensor("is_done", ledger.is_done, (), torch.bool)
+    check_tensor("settled", ledger.settled, (), torch.int64)
     check_tensor("ring", ledger.ring, (ledger.ring.shape[0], RING_WIDTH), torch.int64)
     _settle_kernel[(1,)](
         block, target, rows, stop_ids, ledger.anchor, ledger.budget, ledger.length,
-        ledger.committed, ledger.is_done, ledger.rounds, ledger.ring,
-        SLOTS=ledger.ring.shape[0], WIDTH=RING_WIDTH, **_common(block, stop_ids),
+        ledger.committed, ledger.is_done, ledger.rounds, ledger.settled, ledger.ring,
+        IS_TIMED=not INTERPRETED, SLOTS=ledger.ring.shape[0], WIDTH=RING_WIDTH,
+        **_common(block, stop_ids),
     )  # fmt: skip
 
 

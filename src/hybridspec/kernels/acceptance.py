@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
-"""Acceptance that learns, in one program of one warp; lane j - 1 stands for draft j.
+"""Acceptance that learns: a part of kernels/learning.py, where lane j - 1 stands for draft j.
 
 Replaces some sixty launches of the reference and its questions to the host, and moves under 2 KiB.
 
@@ -12,17 +12,13 @@ place, and the loads of a second warp could come after the stores of the first.
 import triton
 import triton.language as tl
 from torch import Tensor, float32, int32
-from torch import bool as torch_bool
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.exploration import check_exploration
 from hybridspec.kernels.gdn.rows import sigmoid
-from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
+from hybridspec.kernels.launch import ShapeError, check_tensor
 from hybridspec.kernels.reference import acceptance as rule
 from hybridspec.kernels.reference.acceptance import AcceptanceState
-
-WARPS = 1
 
 
 @triton.jit
@@ -106,7 +102,7 @@ def _fit(
 
 
 @triton.jit
-def _adapt_kernel(
+def fit_acceptance(
     log_odds, chosen, rows, committed, is_done, length,
     slope, intercepts, residual, served, prior_slope, prior_intercepts, curve_slope, curve_cross,
     curve, gap, spread, weight, distrusted, warm_up, whole, purse, labels, survivals, judged,
@@ -116,11 +112,9 @@ def _adapt_kernel(
     ODDS: tl.constexpr,
     STEP: tl.constexpr, RESIDUAL_MEMORY: tl.constexpr, RESIDUAL_STEP: tl.constexpr,
     JUDGED: tl.constexpr, TRUSTED: tl.constexpr, RESUMED: tl.constexpr, LEAST: tl.constexpr,
-    SHARE: tl.constexpr, OVERLAPS: tl.constexpr,
+    SHARE: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
+    """What `adapt` of the reference does."""
     emitted = tl.load(committed)
     if emitted > 0:
         lane = tl.arange(0, N)
@@ -166,41 +160,17 @@ def _adapt_kernel(
         tl.store(trial, tl.maximum(tl.load(trial) - 1, 0))
 
 
-def adapt(
-    log_odds: Tensor,
-    chosen: Tensor,
-    rows: Tensor,
-    committed: Tensor,
-    is_done: Tensor,
-    length: Tensor,
-    costs: Tensor,
-    state: AcceptanceState,
-) -> None:
-    """Contract of the reference. Raises ShapeError that names what does not fit."""
-    counts = {"chosen": chosen, "rows": rows, "committed": committed, "length": length}
-    for name, count in counts.items():
-        check_tensor(name, count, (), int32)
-    check_tensor("is_done", is_done, (), torch_bool)
-    drafts, exploration = _check(state), state.exploration
-    check_tensor("costs", costs, (drafts + 1,), float32)
-    check_tensor("log_odds", log_odds, (drafts,), float32)
-    overlapping = overlaps(log_odds.device)
-    _adapt_kernel[(1,)](
-        log_odds, chosen, rows, committed, is_done, length, state.slope, state.intercepts,
-        state.residual, state.served, state.prior_slope, state.prior_intercepts,
-        state.curve_slope, state.curve_cross, state.curve, state.gap, state.spread, state.weight,
-        state.distrusted, state.warm_up, exploration.whole, exploration.purse, state.labels,
-        state.survivals, state.judged, costs, exploration.reached, exploration.trial,
-        G=drafts, N=MAX_ROWS, BINS=rule.BINS, MEMORY=rule.MEMORY,
-        MEMORY_IF_OFF=rule.MEMORY_IF_OFF, PRIOR_SLOPE=rule.PRIOR_SLOPE,
-        PRIOR_INTERCEPT=rule.PRIOR_INTERCEPT, ODDS=rule.LARGEST_ODDS, STEP=rule.LARGEST_STEP,
-        RESIDUAL_MEMORY=rule.RESIDUAL_MEMORY, RESIDUAL_STEP=rule.RESIDUAL_STEP,
-        JUDGED=rule.JUDGED, TRUSTED=rule.TRUSTED, RESUMED=rule.RESUMED, LEAST=rule.LEAST_JUDGED,
-        SHARE=rule.EXPLORED_SHARE, OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=WARPS,
+def parts_of(state: AcceptanceState) -> tuple[Tensor, ...]:
+    """What fit_acceptance takes of it, in this order, up to the costs."""
+    return (
+        state.slope, state.intercepts, state.residual, state.served, state.prior_slope,
+        state.prior_intercepts, state.curve_slope, state.curve_cross, state.curve, state.gap,
+        state.spread, state.weight, state.distrusted, state.warm_up, state.exploration.whole,
+        state.exploration.purse, state.labels, state.survivals, state.judged,
     )  # fmt: skip
 
 
-def _check(state: AcceptanceState) -> int:
+def check_acceptance(state: AcceptanceState) -> int:
     """Drafts of a block. Raises ShapeError that names what does not fit."""
     drafts, bins = state.intercepts.numel(), rule.BINS
     if not 1 <= drafts < MAX_ROWS:

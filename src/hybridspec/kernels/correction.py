@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
-"""The choice put right by the first router, and its price, in two programs of one warp.
+"""The choice put right by the first router, in a program of one warp.
 
 Replaces some hundred launches of the reference and its questions to the host; moves under 2 KiB.
 Lane m - 1 stands for m rows.
@@ -16,11 +16,9 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.clock import check_clock
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
 from hybridspec.kernels.length import check_state, first_best
 from hybridspec.kernels.reference import correction as rule
-from hybridspec.kernels.reference.clock import Clock
 from hybridspec.kernels.reference.correction import Correction
 from hybridspec.kernels.reference.length import LengthState, LengthTables
 
@@ -82,14 +80,11 @@ def _correct_kernel(
 
 
 @triton.jit
-def _learn_kernel(
-    rows, taken, costs, prior, price, products, squares, beyond,
-    MEMORY: tl.constexpr, PRIOR: tl.constexpr, LARGEST: tl.constexpr, OVERLAPS: tl.constexpr,
+def fit_price(
+    rows, seconds, costs, prior, price, products, squares, beyond,
+    MEMORY: tl.constexpr, PRIOR: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
-    seconds = tl.load(taken)
+    """What `learn_price` of the reference does; seconds: that the round took, 0 for none."""
     learns = seconds > 0
     expected = tl.load(costs + tl.load(rows) - 1, mask=learns, other=1.0)
     most = LARGEST * expected
@@ -120,7 +115,7 @@ def correct(
     check_tensor("rows", rows, (), torch.int32)
     check_tensor("shown", shown, (), torch.int32)
     check_state(state, state.costs.numel())
-    _check(correction)
+    check_correction(correction)
     K, read = expert_ids.shape[1], torch.empty_like(rows)
     asked = rows if tables.exploration is None else tables.exploration.asked
     check_tensor("asked", asked, (), torch.int32)
@@ -134,25 +129,12 @@ def correct(
     return read
 
 
-def learn_price(correction: Correction, rows: Tensor, clock: Clock, state: LengthState) -> None:
-    """Contract of the reference. Raises ShapeError that names what does not fit."""
-    check_tensor("rows", rows, (), torch.int32)
-    check_state(state, state.costs.numel())
-    check_clock(clock, state.costs.numel())
-    _check(correction)
-    _learn_kernel[(1,)](
-        rows, clock.taken, state.costs, correction.prior, correction.price, correction.products,
-        correction.squares, correction.beyond, MEMORY=rule.PRICE_MEMORY, PRIOR=rule.PRIOR_SQUARES,
-        LARGEST=rule.LARGEST_MISS, **_modes(rows),
-    )  # fmt: skip
-
-
 def _modes(beside: Tensor) -> dict[str, int]:
     overlapping = overlaps(beside.device)
     return {"OVERLAPS": overlapping, "launch_pdl": overlapping, "num_warps": 1}
 
 
-def _check(correction: Correction) -> None:
+def check_correction(correction: Correction) -> None:
     """Raises ShapeError that names what does not fit."""
     for name in ("prior", "price", "products", "squares", "beyond"):
         check_tensor(name, getattr(correction, name), (), torch.float32)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
-"""The choice of a captured round and its rate in two programs of one warp: choose, learn.
+"""The choice of a captured round in a program of one warp.
 
-Together they replace dozens of launches and the references' questions to the host, and move under
-4 KiB. Lane n - 1 of a warp stands for n rows: S_0 = 1 is the anchor, so that A(n) is a running sum
-over lanes.
+It replaces dozens of launches and the reference's questions to the host, and moves under 4 KiB.
+Lane n - 1 of a warp stands for n rows: S_0 = 1 is the anchor, so that A(n) is a running sum over
+lanes.
 
 What a reader gets wrong: one warp is not a matter of speed. Numbers are read and rewritten in
 place, and the loads of a second warp could come after the stores of the first.
@@ -26,7 +26,7 @@ from hybridspec.kernels.gdn.rows import sigmoid
 from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
 from hybridspec.kernels.reference import exploration as labels
 from hybridspec.kernels.reference.clock import PRIOR
-from hybridspec.kernels.reference.length import RATE_MEMORY, LengthState, LengthTables
+from hybridspec.kernels.reference.length import LengthState, LengthTables
 
 WARPS = 1
 
@@ -103,12 +103,8 @@ def _choose_kernel(
 
 
 @triton.jit
-def _learn_kernel(
-    rows, committed, rate_tokens, rate_seconds, costs, MEMORY: tl.constexpr, OVERLAPS: tl.constexpr
-):  # fmt: skip
-    if OVERLAPS:
-        gdc_wait()
-        gdc_launch_dependents()
+def learn_rate(rows, committed, rate_tokens, rate_seconds, costs, MEMORY: tl.constexpr):
+    """What `learn` of the reference does."""
     emitted = tl.load(committed)
     learns = emitted > 0
     cost = tl.load(costs + tl.load(rows) - 1, mask=learns, other=0.0)
@@ -142,17 +138,6 @@ def choose(
         MORE=labels.EXPLORED_ROWS, LEAST=labels.LEAST_COST, TRIAL=labels.TRIAL, **_modes(length),
     )  # fmt: skip
     return rows, shown if tables.above else rows  # one tensor: nothing was dropped
-
-
-def learn(rows: Tensor, committed: Tensor, state: LengthState) -> None:
-    """Contract of the reference. Raises ShapeError that names what does not fit."""
-    check_tensor("rows", rows, (), torch.int32)
-    check_tensor("committed", committed, (), torch.int32)
-    check_state(state, state.costs.numel())
-    _learn_kernel[(1,)](
-        rows, committed, state.tokens, state.seconds, state.costs, MEMORY=RATE_MEMORY,
-        **_modes(rows),
-    )  # fmt: skip
 
 
 def _clocked(tables: LengthTables, state: LengthState) -> tuple[Tensor, Tensor, Tensor]:

@@ -50,10 +50,6 @@ class Policy(Protocol):
         """A drafted round begins."""
         ...
 
-    def observe(self, rows: Tensor) -> None:
-        """It has read its rows."""
-        ...
-
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
         """Rows worth reading, before any was read, and rows to read up to the first router.
 
@@ -97,9 +93,6 @@ class Fixed:
         """Nothing to forget."""
 
     def begin(self) -> None:
-        """No clock."""
-
-    def observe(self, rows: Tensor) -> None:
         """No clock."""
 
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
@@ -186,11 +179,6 @@ class Hybrid:
         if self.clock is not None:
             kernels.of(self.device).begin(self.clock)
 
-    def observe(self, rows: Tensor) -> None:
-        """How long it took, beside the table's seconds."""
-        if self.clock is not None:
-            kernels.of(self.device).observe(self.clock, rows)
-
     def choose(self, block: Block, ledger: Ledger) -> tuple[Tensor, Tensor]:
         """n* = argmax_n A(n) - kappa lambda T(n, c) over all n, and those to show the router."""
         return kernels.of(self.device).choose(
@@ -205,12 +193,8 @@ class Hybrid:
         return correct(routed.expert_ids, rows, shown, self.tables, self.state, self.correction)
 
     def learn(self, block: Block, chosen: Tensor, rows: Tensor, ledger: Ledger) -> None:
-        """Keep the running rate, how likely drafts turned out to be right, what an expert cost."""
-        operations, committed = kernels.of(self.device), ledger.committed
-        operations.learn(rows, committed, self.state)
-        if self.learning is not None:
-            odds, end, length = block.log_odds, ledger.is_done, ledger.length
-            costs, state = self.state.costs, self.learning
-            operations.adapt(odds, chosen, rows, committed, end, length, costs, state)
-        if self.correction is not None and self.clock is not None:
-            operations.learn_price(self.correction, rows, self.clock, self.state)
+        """The rate, how likely drafts are right, how long rounds take, what experts cost."""
+        kernels.of(self.device).learn(
+            block.log_odds, chosen, rows, ledger, self.state,
+            self.learning, self.clock, self.correction,
+        )  # fmt: skip

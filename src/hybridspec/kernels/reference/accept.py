@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Greedy acceptance: the longest prefix of the drafts that the target would have written itself."""
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,8 @@ class Ledger:
     """[] bool: the text has ended"""
     rounds: Tensor
     """[] int32: rounds so far, those after the end included"""
+    settled: Tensor
+    """[] int64: nanoseconds of the device's clock when the last round had read its rows"""
     ring: Tensor
     """[SLOTS, RING_WIDTH] int64: of round i, in slot i % SLOTS, the tokens it emitted (-1 behind
     them), then ACCEPTED (-1: it came after the end and emitted none), ROWS read, DONE, ROUND (i)"""
@@ -49,6 +52,7 @@ class Ledger:
             committed=zero(),
             is_done=torch.ones((), dtype=torch.bool, device=device),
             rounds=zero(),
+            settled=zero(torch.int64),
             ring=torch.full((slots, RING_WIDTH), -1, dtype=torch.int64, device=device),
         )
 
@@ -104,6 +108,7 @@ def settle(block: Tensor, target: Tensor, rows: Tensor, stop_ids: Tensor, ledger
     commits 0 rows, leaves anchor, budget, length and is_done as they are, and still takes its slot
     in the ring, so that the host finds one entry a round.
     """
+    ledger.settled.fill_(time.perf_counter_ns())
     read, number, accepted = int(rows), int(ledger.rounds), -1
     if bool(ledger.is_done) or int(ledger.budget) < 1:
         read = 0

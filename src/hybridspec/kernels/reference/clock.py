@@ -58,14 +58,18 @@ def begin(clock: Clock) -> None:
     clock.begun.fill_(time.perf_counter_ns())
 
 
-def observe(clock: Clock, rows: Tensor) -> None:
-    """The round has read its rows [] int32; 0 rows are no round. Its seconds are learnt."""
+def observe(clock: Clock, rows: Tensor, settled: Tensor) -> None:
+    """The round had read its rows at that nanosecond. Its seconds are learnt.
+
+    rows    [] int32   0 are no round
+    settled [] int64   the ledger's
+    """
     n, begun = int(rows), int(clock.begun)
     clock.begun.zero_()
     clock.taken.zero_()
     if n < 1 or begun < 1:
         return
-    seconds = (time.perf_counter_ns() - begun) * 1e-9
+    seconds = (int(settled) - begun) * 1e-9
     if learn_ratio(clock, n, seconds / float(clock.expected[n - 1])):
         clock.taken.fill_(seconds)
 
