@@ -4,6 +4,7 @@
 
 from typing import Any
 
+import pair_results
 import world_results
 from table import markdown
 
@@ -13,8 +14,10 @@ PLACES = (1, 2, 3, 4, 8, 15)
 ROWS = (1, 2, 4, 8, 16)
 
 
-def tables(facts: Result, replay: Result, worlds: Result, runs: list[Result]) -> str:
-    """All that was measured, as Markdown."""
+def tables(
+    facts: Result, replay: Result, worlds: Result, runs: list[Result], pair: list[Result]
+) -> str:
+    """All that was measured, as Markdown. pair: hindsight.py by device, then policy_time.py."""
     parts = [
         f"**Acceptance** on held-out text; every one of {facts['positions']} positions is an "
         f"anchor once ({facts['recorded_positions']} were recorded, those in loops are left out). "
@@ -40,6 +43,7 @@ def tables(facts: Result, replay: Result, worlds: Result, runs: list[Result]) ->
         "The same tok/s by class:",
         _by_class(replay["policies"]),
         _circumstances(facts),
+        pair_results.tables(pair[:-1], pair[-1]),
         world_results.tables(worlds, runs),
     ]
     return "\n" + "\n\n".join(parts) + "\n\n"

@@ -27,6 +27,7 @@ SHOWN = ("plain", "fixed:16", "hybrid")
 REPLAYS = ("policy_facts", "policy_replay", "world_replay")
 CORRECTED = ("decode_random", "decode_random_correlated", "decode_random_maths")
 """decoded on a GPU with and without the first router's correction"""
+PAIR = ("hindsight_cpu", "hindsight_cuda", "policy_time")
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
 
@@ -159,7 +160,9 @@ def main() -> int:
         CORRECTNESS: near_ties(load("equality")),
         GDN: gdn_results.tables(verify),
         MEASURED: measured(),
-        POLICY: policy_results.tables(*map(load, REPLAYS), list(map(load, CORRECTED))),
+        POLICY: policy_results.tables(
+            *map(load, REPLAYS), list(map(load, CORRECTED)), list(map(load, PAIR))
+        ),
     }
     texts = {path: drawn(path, part) for path, part in documents.items()}
     texts[DOCS / "gdn_verify.svg"] = gdn_results.figure(verify)

@@ -78,7 +78,6 @@ def test_rounds_are_learnt_from_as_in_the_reference(device, data, drafts, seed):
         adapt(reference, wanted, *round_, number)
     for (name, a), (_, b) in zip(parts(ours), parts(wanted), strict=True):
         assert a.dtype == b.dtype
-        # near certainty 1 - p is a few units of rounding, which odds of 20 weigh 400 times
         assert torch.allclose(a.cpu().double(), b.double(), atol=2e-4, rtol=2e-5), name
 
 

@@ -79,9 +79,10 @@ def _fit(
 ):  # fmt: skip
     """One Newton step, the slope's stored; returns the intercepts."""
     before = tl.load(slope)
-    b_p = sigmoid(before * b_odds + b_intercepts)
+    b_logit = before * b_odds + b_intercepts
+    b_p, b_missed = sigmoid(b_logit), sigmoid(-b_logit)  # 1 - p has few digits near certainty
     b_rest = tl.where(labelled, b_y - b_p, 0.0)
-    b_weight = tl.where(labelled, b_p * (1 - b_p), 0.0)
+    b_weight = tl.where(labelled, b_p * b_missed, 0.0)
     left = tl.where(tl.sum(labelled.to(tl.int32), 0) > 0, memory, 1.0)
     corner = left * tl.load(curve_slope) + tl.sum(b_weight * b_odds * b_odds, 0)
     b_cross = left * tl.load(curve_cross + lane, mask=inside, other=0.0) + b_weight * b_odds

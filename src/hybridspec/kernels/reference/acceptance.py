@@ -223,9 +223,10 @@ def _judge(state: AcceptanceState, error: Tensor, bins: Tensor) -> None:
 
 def _fit(state: AcceptanceState, odds: Tensor, y: Tensor, labelled: Tensor) -> None:
     """One Newton step; the arrow is solved by its Schur complement, the rest by what it came to."""
-    p = torch.sigmoid(state.slope * odds + state.intercepts)
+    logit = state.slope * odds + state.intercepts
+    p, missed = torch.sigmoid(logit), torch.sigmoid(-logit)  # 1 - p has few digits near certainty
     rest = torch.where(labelled, y - p, 0.0)
-    weight = torch.where(labelled, p * (1 - p), 0.0)
+    weight = torch.where(labelled, p * missed, 0.0)
     memory = torch.where(state.distrusted > 0, MEMORY_IF_OFF, MEMORY)
     left = torch.where(labelled.any(), memory, 1.0)
     state.curve_slope.mul_(left).add_((weight * odds * odds).sum())
