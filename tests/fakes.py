@@ -30,7 +30,7 @@ class FakeLLM:
         draft_model=None,
         policy="hybrid",
         length=None,
-        correction="one",
+        correction=None,
         mode="exact",
         device="auto",
         acceptance=None,

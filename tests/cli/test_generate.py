@@ -47,6 +47,19 @@ def test_a_pipe_gets_the_completion_alone_and_stderr_the_statistics(fake_llm, ca
     assert "   4 rows ####" in err
 
 
+@pytest.mark.parametrize("word", ["none", "null", "None", "true", "1"])
+def test_a_word_that_could_be_a_value_is_a_prompt(fake_llm, monkeypatch, word):
+    prompts, stream = [], fake_llm.stream
+
+    def noted(self, prompt, params=None):
+        prompts.append(prompt)
+        return stream(self, prompt, params)
+
+    monkeypatch.setattr(fake_llm, "stream", noted)
+    assert main(["generate", word]) == 0
+    assert prompts == [word]
+
+
 def test_json_is_one_object_with_the_promised_fields(fake_llm, capsys):
     assert main(["generate", "--json", "--max-new-tokens", "9", "import os"]) == 0
     out, err = capsys.readouterr()

@@ -44,6 +44,9 @@ def tokenizer(tiny_target):
         ({"policy": "fixed", "length": 2.0}, ["length", "2.0"]),
         ({"policy": "fixed", "length": True}, ["length", "True"]),
         ({"policy": "fixed", "length": "4"}, ["length", "'4'"]),
+        ({"correction": "two"}, ["correction", "'two'", "off, one, window"]),
+        ({"policy": "fixed", "correction": "one"}, ["correction", "hybrid", "fixed"]),
+        ({"policy": "plain", "correction": "off"}, ["correction", "hybrid", "plain"]),
         ({"policy": "plain", "acceptance": "a.json"}, ["acceptance", "hybrid", "plain"]),
         ({"policy": "fixed", "latency": "l.json"}, ["latency", "hybrid", "fixed"]),
     ],
@@ -100,6 +103,11 @@ def test_using_shares_weights_and_leaves_the_first_as_it_was(llm):
     assert (llm.options.policy, llm.options.mode, llm.options.length) == ("fixed", "exact", 4)
     assert other.pair.target.head is llm.pair.target.head
     assert llm.using(length=2).options.length == 2
+    hybrid = llm.using(policy="hybrid", correction="window")
+    assert hybrid.using(mode="fast").options.correction == "window"
+    assert hybrid.using(policy="plain").options.correction is None
+    with pytest.raises(HybridSpecError, match="correction belongs to policy hybrid"):
+        hybrid.using(policy="fixed", correction="window")
 
 
 def test_a_pair_without_drafter_decodes_plain_alone(tiny_target):

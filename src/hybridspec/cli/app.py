@@ -67,8 +67,9 @@ def _app() -> cyclopts.App:
 
 
 def _convert(kind: Any, tokens: Sequence[cyclopts.Token]) -> object:
-    """As cyclopts does, but flags are read as floor 5 reads them: 1.5 is no whole number."""
-    read = READERS.get(given(kind))
+    """As cyclopts does, but "none" is a word, and flags are read as floor 5 reads them."""
+    kind = given(kind)
+    read = READERS.get(kind)
     if read is None or tokens[0].keyword is None:
         return cast("object", cyclopts.convert(kind, tokens))
     try:

@@ -17,6 +17,7 @@ MAX_ROWS = 16
 Mode = Literal["exact", "fast"]
 PolicyName = Literal["hybrid", "fixed", "plain"]
 CorrectionName = Literal["off", "one", "window"]
+DEFAULT_CORRECTION: CorrectionName = "one"
 DeviceName = Literal["auto", "cpu", "cuda"]
 
 
@@ -64,9 +65,9 @@ class EngineOptions:
     drafts."""
     length: int | None = None
     """Rows of a round under fixed, anchor included; the drafter's block size if not given."""
-    correction: CorrectionName = "one"
+    correction: CorrectionName | None = None
     """What the first router may change under hybrid, where its experts have a price: off nothing,
-    one adds a row, window reads up to two rows more or fewer."""
+    one adds a row, window reads up to two rows more or fewer; one if not given."""
     mode: Mode = "exact"
     """exact: output equals plain decoding bit for bit. fast: may differ at near-ties."""
     device: DeviceName = "auto"
@@ -74,19 +75,24 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, get_args(PolicyName))
-        _one_of("correction", self.correction, get_args(CorrectionName))
         _one_of("mode", self.mode, get_args(Mode))
         _one_of("device", self.device, get_args(DeviceName))
+        if self.correction is not None:
+            _one_of("correction", self.correction, get_args(CorrectionName))
+            self._only_under("hybrid", "correction")
         if self.length is None:
             return
-        if self.policy != "fixed":
-            raise OptionError(
-                f"length belongs to policy fixed, but the policy is {self.policy}: "
-                "give policy fixed or leave length out."
-            )
+        self._only_under("fixed", "length")
         if not _is_whole(self.length) or not 1 <= self.length <= MAX_ROWS:
             raise OptionError(
                 f"length must be a whole number from 1 to {MAX_ROWS}, got {self.length!r}."
+            )
+
+    def _only_under(self, policy: PolicyName, name: str) -> None:
+        if self.policy != policy:
+            raise OptionError(
+                f"{name} belongs to policy {policy}, but the policy is {self.policy}: "
+                f"give policy {policy} or leave {name} out."
             )
 
 

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import (
+    DEFAULT_CORRECTION,
     CorrectionName,
     DeviceName,
     EngineOptions,
@@ -59,7 +60,7 @@ class LLM:
         draft_model: str | Path | None = None,
         policy: PolicyName = "hybrid",
         length: int | None = None,
-        correction: CorrectionName = "one",
+        correction: CorrectionName | None = None,
         mode: Mode = "exact",
         device: DeviceName = "auto",
         acceptance: str | Path | None = None,
@@ -136,11 +137,17 @@ class LLM:
         correction: CorrectionName | None = None,
         mode: Mode | None = None,
     ) -> "LLM":
-        """The same weights under another policy, correction or mode; `length` is not kept."""
+        """The same weights under another policy, correction or mode.
+
+        `length` is not kept, `correction` under hybrid.
+        """
+        policy = self.options.policy if policy is None else policy
+        if correction is None and policy == "hybrid":
+            correction = self.options.correction
         options = EngineOptions(
-            policy=self.options.policy if policy is None else policy,
+            policy=policy,
             length=length,
-            correction=self.options.correction if correction is None else correction,
+            correction=correction,
             mode=self.options.mode if mode is None else mode,
             device=self.options.device,
         )
@@ -276,7 +283,7 @@ class LLM:
         assert self._acceptance is not None
         self._latency = latency
         self._correction = self._correction or correction_of(
-            self.options.correction, latency.routing, self.device
+            self.options.correction or DEFAULT_CORRECTION, latency.routing, self.device
         )
         return Hybrid(
             acceptance=self._acceptance,
