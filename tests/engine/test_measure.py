@@ -74,10 +74,10 @@ def test_rows_and_experts_are_priced_in_every_length_and_nothing_moves(tiny_targ
     rounds = begin(target, PROMPT, drafter=AnyDrafter())
     before, ledger = deepcopy(rounds.request.target), deepcopy(rounds.request.ledger)
     assert measure_routing(rounds, BLOCK, []) is None  # this target counts no experts
-    read: list[tuple[int, int]] = []
+    read: list[tuple[int, bool, int]] = []
 
     def spy(tokens, rows, state):
-        read.append((int(tokens[0]), int(rows)))
+        read.append((int(tokens[0]), len(set(tokens.tolist())) == 1, int(rows)))
         return type(target).read_to_router(target, tokens, rows, state)
 
     spied = Spied(target, spy)
@@ -87,7 +87,12 @@ def test_rows_and_experts_are_priced_in_every_length_and_nothing_moves(tiny_targ
     found = measure_routing(rounds, BLOCK, moves)
     assert found is not None
     assert found.layers == 2
-    drafted = [(anchor, rows) for anchor in (5, 6) for rows in range(1, BLOCK + 1)]
+    drafted = [
+        (anchor, is_repeated, rows)
+        for anchor in (5, 6)
+        for is_repeated in (False, True)
+        for rows in range(1, BLOCK + 1)
+    ]
     assert read == drafted
     assert differing(rounds.request.target, before) == []
     for field in fields(ledger):

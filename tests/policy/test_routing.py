@@ -44,6 +44,22 @@ def test_noise_leaves_the_price_of_an_expert(seed):
     assert found.seconds_per_expert == pytest.approx(1.5e-6, rel=0.2)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_that_meet_few_experts_tell_rows_from_experts(seed):
+    """Noise of a tenth of a round; the correlation is that of the text alone."""
+    text = blocks(seed=seed)
+    alike = text.clone()
+    alike[:, 1:] = text[:, :1]
+    fetched = torch.cat((text, alike))
+    draw = torch.Generator().manual_seed(seed)
+    seconds = 2e-3 + 3e-5 * torch.arange(1, BLOCK + 1) + 1.5e-6 * fetched.sum(-1)
+    seconds += 2e-4 * torch.randn(seconds.shape, generator=draw)
+    found = RoutingCosts.fitted(seconds, fetched, of_text=BLOCKS)
+    assert found.seconds_per_expert == pytest.approx(1.5e-6, rel=0.2)
+    assert found.seconds_per_row == pytest.approx(3e-5, rel=0.5)
+    assert found.correlation == RoutingCosts.fitted(seconds[:BLOCKS], text).correlation
+
+
 @pytest.mark.parametrize(
     ("per_row", "per_expert"), [(-1e-5, 1.5e-6), (3e-5, -1e-6), (-1e-5, -1e-6)]
 )

@@ -6,6 +6,7 @@ Reading a block leaves every committed state as it was, so a request can be meas
 moved: the rounds here are real ones that stop short of settle and commit.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -50,26 +51,33 @@ def measure_routing(
 ) -> RoutingCosts | None:
     """What rows and experts cost, by the blocks that are drafted after each of `moves`.
 
-    The anchor and the length are put back. None without moves, and where the target counts no
-    experts (on a CPU).
+    In a text, experts come with rows, and which of the two costs cannot be told well. So every
+    length is read once more with rows that repeat the anchor and meet few experts. The anchor and
+    the length are put back. None without moves, and where the target counts no experts (on a CPU).
     """
     target, ledger = rounds.target, rounds.request.ledger
     if target.fetched is None or not moves:
         return None
     count = rounds.request.one.clone()
     before = ledger.anchor.clone(), ledger.length.clone()
-    drafted_round = Captured(lambda: _drafted(rounds, count), count.device)
-    drafted_round.prepare()
-    seconds, fetched = torch.empty(len(moves), block_size), list[Tensor]()
+    kinds = [
+        Captured(lambda: _drafted(rounds, count), count.device),
+        Captured(lambda: _repeated(rounds, count, block_size), count.device),
+    ]
+    for kind in kinds:
+        kind.prepare()
+    shape = len(kinds), len(moves), block_size
+    seconds = torch.empty(shape)
+    fetched = torch.empty(*shape, len(target.fetched), dtype=torch.int32)
     for block, move in enumerate(moves):
         move()
-        for rows in range(1, block_size + 1):
+        for kind, rows in itertools.product(range(len(kinds)), range(1, block_size + 1)):
             count.fill_(rows)
-            seconds[block, rows - 1] = _timed(drafted_round, ledger)
-            fetched.append(target.fetched.cpu())
+            seconds[kind, block, rows - 1] = _timed(kinds[kind], ledger)
+            fetched[kind, block, rows - 1] = target.fetched
     ledger.anchor.copy_(before[0])
     ledger.length.copy_(before[1])
-    return RoutingCosts.fitted(seconds, torch.stack(fetched).view(*seconds.shape, -1))
+    return RoutingCosts.fitted(seconds.flatten(0, 1), fetched.flatten(0, 1), of_text=len(moves))
 
 
 def after_tokens(rounds: Rounds, text: Sequence[int], places: int) -> list[Callable[[], object]]:
@@ -126,6 +134,14 @@ def _drafted(rounds: Rounds, rows: Tensor) -> None:
     assert rounds.drafter is not None
     assert request.draft is not None
     _read(rounds, rounds.drafter.propose(request.ledger.anchor, request.draft).tokens, rows)
+
+
+def _repeated(rounds: Rounds, rows: Tensor, block_size: int) -> None:
+    """The same with the anchor in the place of every draft."""
+    request = rounds.request
+    assert rounds.drafter is not None
+    rounds.drafter.propose(request.ledger.anchor, request.draft)
+    _read(rounds, request.ledger.anchor.repeat(block_size), rows)
 
 
 def _read(rounds: Rounds, tokens: Tensor, rows: Tensor) -> None:

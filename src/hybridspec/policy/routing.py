@@ -43,17 +43,21 @@ class RoutingCosts:
         return self.seconds_per_expert * (1 + (self.layers - 1) * self.correlation)
 
     @classmethod
-    def fitted(cls, seconds: Tensor, fetched: Tensor) -> "RoutingCosts":
+    def fitted(
+        cls, seconds: Tensor, fetched: Tensor, *, of_text: int | None = None
+    ) -> "RoutingCosts":
         """From blocks that were read in every length, by least squares.
 
         seconds [R, BLOCK]           of a round with 1, 2, ... rows of each of R blocks
         fetched [R, BLOCK, routers]  distinct experts of each layer with a router
+        of_text                      blocks that are text, which come first; None: all. The others
+                                     say nothing of the correlation
         """
         fetched = fetched.double()
         experts = fetched.sum(-1)
         rows = torch.arange(1, seconds.shape[1] + 1).expand_as(experts).double()
         per_row, per_expert = _prices(rows, experts, seconds.double())
-        new = fetched.diff(dim=1)
+        new = fetched[:of_text].diff(dim=1)
         return cls(
             seconds_per_row=per_row,
             seconds_per_expert=per_expert,
