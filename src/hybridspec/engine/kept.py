@@ -19,26 +19,28 @@ ROOM = 1024
 class Kept:
     """At most one set of rounds, while no text is in them."""
 
-    _rounds: Rounds | None = field(default=None, init=False)
+    _held: list[Rounds] = field(default_factory=list[Rounds], init=False)
 
     def take(self, positions: int) -> Rounds | None:
         """The rounds, if so many positions fit; whoever has taken them has them alone."""
-        rounds = self._rounds
-        if rounds is None or rounds.request.positions < positions:
+        try:
+            rounds = self._held.pop()  # in one step: threads may ask at once
+        except IndexError:
             return None
-        self._rounds = None
+        if rounds.request.positions < positions:
+            self.put(rounds)
+            return None
         return rounds
 
     def put(self, rounds: Rounds) -> None:
         """Back again; of two the roomier are kept."""
-        held = self._rounds
-        if held is None or held.request.positions < rounds.request.positions:
-            self._rounds = rounds
+        held = self.take(rounds.request.positions)
+        self._held[:] = [rounds if held is None else held]
 
     def drop(self) -> None:
         """Free their memory."""
-        if self._rounds is not None:
-            self._rounds = None
+        if self._held:
+            self._held.clear()
             gc.collect()  # captured rounds hold themselves
 
 
