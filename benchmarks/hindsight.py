@@ -48,7 +48,12 @@ def measured(name: str, own: list[str], asked: argparse.Namespace) -> DecodeRepo
             max_new_tokens=asked.max_new_tokens,
             repeats=asked.repeats,
         )
-        return run_decode(options, command=" ".join(["python", *sys.argv]))
+        command = (
+            f"python benchmarks/hindsight.py --device {asked.device} --texts texts.json "
+            f"--prompts {asked.prompts} --max-new-tokens {asked.max_new_tokens} "
+            f"--repeats {asked.repeats}"
+        )
+        return run_decode(options, command=command)
 
 
 def over_best(report: DecodeReport) -> tuple[float, str]:

@@ -119,19 +119,16 @@ def correct(
     K, read = expert_ids.shape[1], torch.empty_like(rows)
     asked = rows if tables.exploration is None else tables.exploration.asked
     check_tensor("asked", asked, (), torch.int32)
+    overlapping = overlaps(rows.device)
     _correct_kernel[(1,)](
         expert_ids, rows, shown, tables.kappa, state.tokens, state.seconds, state.survival,
         state.costs, correction.price, correction.seen, correction.experts, correction.beyond,
         correction.kept, correction.dropped, read, asked, K=K, BLOCK_K=triton.next_power_of_2(K),
         N=MAX_ROWS, BELOW=correction.below, MEMORY=rule.UNION_MEMORY,
-        EXPLORES=tables.exploration is not None, **_modes(rows),
+        EXPLORES=tables.exploration is not None, OVERLAPS=overlapping, launch_pdl=overlapping,
+        num_warps=1,
     )  # fmt: skip
     return read
-
-
-def _modes(beside: Tensor) -> dict[str, int]:
-    overlapping = overlaps(beside.device)
-    return {"OVERLAPS": overlapping, "launch_pdl": overlapping, "num_warps": 1}
 
 
 def check_correction(correction: Correction) -> None:

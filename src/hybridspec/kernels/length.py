@@ -11,8 +11,6 @@ What a reader gets wrong: one warp is not a matter of speed. Numbers are read an
 place, and the loads of a second warp could come after the stores of the first.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -27,8 +25,6 @@ from hybridspec.kernels.launch import ShapeError, check_tensor, overlaps
 from hybridspec.kernels.reference import exploration as labels
 from hybridspec.kernels.reference.clock import PRIOR
 from hybridspec.kernels.reference.length import LengthState, LengthTables
-
-WARPS = 1
 
 
 @triton.jit
@@ -128,14 +124,15 @@ def choose(
     check_tensor("budget", budget, (), torch.int32)
     check_tensor("is_done", is_done, (), torch.bool)
     rows, shown = torch.empty_like(length), torch.empty_like(length)
-    C = tables.contexts.numel()
+    C, overlapping = tables.contexts.numel(), overlaps(length.device)
     _choose_kernel[(1,)](
         log_odds, tables.slope, tables.intercepts, tables.contexts, tables.seconds, tables.kappa,
         state.tokens, state.seconds, state.survival, state.costs, length, budget, is_done, rows,
         shown, *_clocked(tables, state), *_explored(tables, rows), BLOCK=block, C=C,
         BLOCK_C=triton.next_power_of_2(C), N=MAX_ROWS, ABOVE=tables.above,
         PRIOR=0.0 if tables.clock is None else PRIOR, EXPLORES=tables.exploration is not None,
-        MORE=labels.EXPLORED_ROWS, LEAST=labels.LEAST_COST, TRIAL=labels.TRIAL, **_modes(length),
+        MORE=labels.EXPLORED_ROWS, LEAST=labels.LEAST_COST, TRIAL=labels.TRIAL,
+        OVERLAPS=overlapping, launch_pdl=overlapping, num_warps=1,
     )  # fmt: skip
     return rows, shown if tables.above else rows  # one tensor: nothing was dropped
 
@@ -159,11 +156,6 @@ def _explored(tables: LengthTables, beside: Tensor) -> tuple[Tensor, ...]:
         known.whole, known.purse, known.spent, known.explored, known.reached, known.trial,
         known.asked,
     )  # fmt: skip
-
-
-def _modes(beside: Tensor) -> dict[str, Any]:
-    overlapping = overlaps(beside.device)
-    return {"OVERLAPS": overlapping, "launch_pdl": overlapping, "num_warps": WARPS}
 
 
 def _check(tables: LengthTables, state: LengthState) -> int:
