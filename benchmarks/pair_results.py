@@ -74,6 +74,6 @@ def _circumstances(run: Result) -> str:
     return (
         f"{run['device']}; torch {run['versions']['torch']}; commit {run['commit']}; "
         f"{run['date'][:10]}; {run['prompts']} prompts a class x {run['max_new_tokens']} tokens, "
-        f"{run['repeats']} interleaved repeats, exact mode; `{run['command']}` (`--write` makes "
-        "the file). In the first repeat of a device kernels are tuned."
+        f"{run['repeats']} interleaved repeats, {run['mode']} mode; `{run['command']}` (`--write` "
+        "makes the file). In the first repeat on a GPU kernels are tuned."
     )

@@ -149,3 +149,42 @@ def test_a_captured_round_is_timed_by_the_device(device, dtype):
     end.synchronize()
     assert float(clock.weights[2]) == 1
     assert float(clock.ratios[2]) == pytest.approx(start.elapsed_time(end), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=interpreted, id="interpreted"),
+        pytest.param("cuda", marks=pytest.mark.gpu, id="cuda"),
+    ],
+)
+@given(ROUNDS, st.lists(st.floats(-6, 6, width=32), min_size=BLOCK - 1, max_size=BLOCK - 1))
+def test_the_length_is_chosen_by_what_rounds_took(device, ratios, odds):
+    """The kernel's seconds are the reference's, and its rows the best by brute force."""
+    from hybridspec.kernels import length as kernels
+    from hybridspec.kernels.reference import length
+    from hybridspec.kernels.reference.length import LengthTables
+
+    def run(by, device):
+        known = learnt(ratios)
+        clock = Clock(**{name: getattr(known, name).to(device) for name in Clock.__slots__})
+        tables = LengthTables(
+            slope=torch.tensor(1.0, device=device),
+            intercepts=torch.zeros(BLOCK - 1, device=device),
+            contexts=counts([64], device),
+            seconds=TABLE[None].to(device),
+            clock=clock,
+        )
+        state = LengthState.empty(BLOCK, device)
+        own, done = torch.tensor(odds, device=device), torch.tensor(False, device=device)
+        rows, _ = by.choose(own, tables, state, counts(64, device), counts(99, device), done)
+        assert torch.equal(clock.expected.cpu(), TABLE)
+        return int(rows), state
+
+    rows, state = run(kernels, device)
+    _, wanted = run(length, "cpu")
+    assert torch.allclose(state.costs.cpu(), wanted.costs, rtol=1e-5)
+    assert torch.allclose(state.costs.cpu(), reference.refreshed(TABLE, learnt(ratios)), rtol=1e-5)
+    expected = torch.cat((torch.ones(1), 1 + state.survival.cpu().cumsum(0))).double()
+    gain = expected - float(state.tokens / state.seconds) * state.costs.cpu().double()
+    assert float(gain[rows - 1]) == pytest.approx(float(gain.max()), abs=1e-5)

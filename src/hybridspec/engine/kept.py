@@ -45,5 +45,5 @@ class Kept:
 
 
 def room_for(positions: int, most: int) -> int:
-    """Positions to make room for."""
+    """Positions to make room for, of `most` that the model has; at least those that are asked."""
     return max(positions, min(-(-positions // ROOM) * ROOM, most))

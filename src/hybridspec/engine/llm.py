@@ -139,7 +139,7 @@ class LLM:
     ) -> "LLM":
         """The same weights under another policy, correction or mode.
 
-        `length` is not kept, `correction` under hybrid.
+        `length` is not kept; `correction` is, under hybrid. Raises OptionError.
         """
         policy = self.options.policy if policy is None else policy
         if correction is None and policy == "hybrid":
@@ -200,7 +200,7 @@ class LLM:
         return self._kept_after(rounds)
 
     def _kept_after(self, rounds: Rounds) -> Iterator[Chunk]:
-        """Their chunks. However these end, the rounds are kept, and what they taught."""
+        """Their chunks. However these end once begun, the rounds are kept, and what they taught."""
         try:
             yield from self._chunks(rounds)
         finally:
@@ -247,7 +247,7 @@ class LLM:
         return ids
 
     def _begin(self, prompt_ids: list[int], params: SamplingParams) -> Rounds:
-        """Read the prompt and set up its rounds; measures latency first if no table is known."""
+        """Rounds that have read the prompt; latency is measured there if no table is known."""
         positions = self.pair.target.config.max_position_embeddings
         # the last emitted token is never read, so it may stand one past the positions
         budget = min(params.max_new_tokens, positions - len(prompt_ids) + 1)

@@ -86,7 +86,7 @@ def start(
     stop_ids: tuple[int, ...],
     budget: int,
 ) -> Request:
-    """A request of its own that has read its prompt."""
+    """A request of its own that has read its prompt, as by `read_prompt`."""
     positions = len(prompt_ids) + budget
     request = Request.empty(target, drafter, stop_ids=stop_ids, positions=positions)
     read_prompt(request, prompt_ids, target=target, drafter=drafter, budget=budget)
@@ -102,7 +102,7 @@ def read_prompt(
     drafter: Proposer | None,
     budget: int,
 ) -> None:
-    """Into states that have read nothing.
+    """Read a prompt into a request that has read nothing, in place, and open its ledger.
 
     The anchor is then the first emitted token, paid for from the budget.
     """

@@ -146,7 +146,7 @@ class Rounds:
         reading = self.target.read_on(routed, rows, state)  # the expensive part, kept rows only
         self._settle(block.tokens, reading, rows)  # the prefix that the target agrees with
         self._commit(reading)  # every state, up to that prefix
-        policy.learn(block, chosen, rows, request.ledger)  # what the drafts were worth
+        policy.learn(block, chosen, rows, request.ledger)  # all that the round teaches
 
     def plain_round(self) -> None:
         """Plain decoding: one row, no draft. A drafter still gets its taps and can resume."""

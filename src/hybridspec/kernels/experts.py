@@ -3,7 +3,7 @@
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
 """The chosen experts of a layer, each fetched once, and the shared one in the same launches.
 
-Two launches: gate and up with SiLU and each row's share, 8 columns of an expert a program; then
+Two launches: gate and up with SiLU and each row's share, COLUMNS of an expert a program; then
 down, 16 columns of the stream a program, over all experts of the router's list in its order. The
 shared expert leads the list; programs of slots beyond it exit.
 
@@ -58,7 +58,7 @@ def gate_up_kernel(
     D: tl.constexpr, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): 8 columns of one expert of the list.
+    """hidden [slots, 16, WIDTH] = share silu(gate x) (up x): COLUMNS of one expert of the list.
 
     A program takes every num_programs-th slot. Of an expert's rows only its readers are fetched and
     written: there are as many bytes in 16 rows of x as in the tile of the weight.

@@ -59,10 +59,10 @@ def begin(clock: Clock) -> None:
 
 
 def observe(clock: Clock, rows: Tensor, settled: Tensor) -> None:
-    """The round had read its rows at that nanosecond. Its seconds are learnt.
+    """The round has read its rows. Its seconds are learnt.
 
     rows    [] int32   0 are no round
-    settled [] int64   the ledger's
+    settled [] int64   when they had been read, nanoseconds of the clock that `begin` looked at
     """
     n, begun = int(rows), int(clock.begun)
     clock.begun.zero_()

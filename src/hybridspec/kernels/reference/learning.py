@@ -24,6 +24,9 @@ def learn(
 ) -> None:
     """The run's rate; which drafts were right; how long it took; what an expert cost.
 
+    A part that is None learns nothing, nor does a correction without a clock. The others are
+    written in place. Of the ledger it reads committed, is_done, length and settled.
+
     log_odds [BLOCK - 1] float32   of the drafts
     chosen   []          int32     rows that `choose` wanted
     rows     []          int32     rows that were read to the end
