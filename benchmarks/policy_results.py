@@ -15,9 +15,15 @@ ROWS = (1, 2, 4, 8, 16)
 
 
 def tables(
-    facts: Result, replay: Result, worlds: Result, runs: list[Result], pair: list[Result]
+    facts: Result,
+    replay: Result,
+    worlds: Result,
+    *,
+    runs: list[Result],
+    pair: list[Result],
+    time: Result,
 ) -> str:
-    """All that was measured, as Markdown. pair: hindsight.py by device, then policy_time.py."""
+    """All that was measured, as Markdown. pair: of hindsight.py, time: of policy_time.py."""
     parts = [
         f"**Acceptance** on held-out text; every one of {facts['positions']} positions is an "
         f"anchor once ({facts['recorded_positions']} were recorded, those in loops are left out). "
@@ -43,7 +49,7 @@ def tables(
         "The same tok/s by class:",
         _by_class(replay["policies"]),
         _circumstances(facts),
-        pair_results.tables(pair[:-1], pair[-1]),
+        pair_results.tables(pair, time),
         world_results.tables(worlds, runs),
     ]
     return "\n" + "\n\n".join(parts) + "\n\n"

@@ -27,7 +27,7 @@ SHOWN = ("plain", "fixed:16", "hybrid")
 REPLAYS = ("policy_facts", "policy_replay", "world_replay")
 CORRECTED = ("decode_random", "decode_random_correlated", "decode_random_maths")
 """decoded on a GPU with and without the first router's correction"""
-PAIR = ("hindsight_cpu", "hindsight_cuda", "policy_time")
+PAIR = ("hindsight_cpu", "hindsight_cuda")
 HEAD = ("mode", "policy", "tok/s", "x plain", "tokens a round", "rows a round", "same ids")
 
 
@@ -161,7 +161,10 @@ def main() -> int:
         GDN: gdn_results.tables(verify),
         MEASURED: measured(),
         POLICY: policy_results.tables(
-            *map(load, REPLAYS), list(map(load, CORRECTED)), list(map(load, PAIR))
+            *map(load, REPLAYS),
+            runs=list(map(load, CORRECTED)),
+            pair=list(map(load, PAIR)),
+            time=load("policy_time"),
         ),
     }
     texts = {path: drawn(path, part) for path, part in documents.items()}
