@@ -106,6 +106,7 @@ def test_what_does_not_fit_is_refused_by_name(device):
     odds = torch.zeros(BLOCK - 1, device=device)
     ledger = Ledger.closed(length=one.clone(), slots=1)
     rest = (None, None, None)
+    short = AcceptanceState.begun(1.0, (0.0,) * 3, warm_up=0, device=torch.device(device))
     for name, arguments in {
         "log_odds": (odds[:-1], one, one, ledger, state, *rest),
         "chosen": (odds, one.long(), one, ledger, state, *rest),
@@ -115,6 +116,7 @@ def test_what_does_not_fit_is_refused_by_name(device):
         "is_done": (odds, one, one, replace(ledger, is_done=one), state, *rest),
         "costs": (odds, one, one, ledger, replace(state, costs=state.costs.double()), *rest),
         "expected": (odds, one, one, ledger, state, None, Clock.empty(4, device), None),
+        "intercepts": (odds, one, one, ledger, state, short, None, None),
     }.items():
         with pytest.raises(ShapeError, match=name):
             kernels.learn(*arguments)

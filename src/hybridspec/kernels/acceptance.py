@@ -3,15 +3,13 @@
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 """Acceptance that learns: a part of kernels/learning.py, where lane j - 1 stands for draft j.
 
-Replaces some sixty launches of the reference and its questions to the host, and moves under 2 KiB.
-
 What a reader gets wrong: one warp is not a matter of speed. Numbers are read and rewritten in
 place, and the loads of a second warp could come after the stores of the first.
 """
 
 import triton
 import triton.language as tl
-from torch import Tensor, float32, int32
+from torch import float32, int32
 
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.kernels.exploration import check_exploration
@@ -159,16 +157,6 @@ def fit_acceptance(
         tl.store(purse, tl.minimum(saved, tl.load(costs + G)))
         tl.store(reached, tl.load(length))
         tl.store(trial, tl.maximum(tl.load(trial) - 1, 0))
-
-
-def parts_of(state: AcceptanceState) -> tuple[Tensor, ...]:
-    """What fit_acceptance takes of it, in this order, up to the costs."""
-    return (
-        state.slope, state.intercepts, state.residual, state.served, state.prior_slope,
-        state.prior_intercepts, state.curve_slope, state.curve_cross, state.curve, state.gap,
-        state.spread, state.weight, state.distrusted, state.warm_up, state.exploration.whole,
-        state.exploration.purse, state.labels, state.survivals, state.judged,
-    )  # fmt: skip
 
 
 def check_acceptance(state: AcceptanceState) -> int:

@@ -4,10 +4,13 @@
 """All that a settled round teaches, in one launch of three programs of one warp.
 
 Rate, acceptance, and time with the price of an expert: none reads what another writes. Each stands
-beside what reads it (kernels/length.py, acceptance.py, clock.py, correction.py).
+beside what reads it (kernels/length.py, acceptance.py, clock.py, correction.py). Replaces some
+hundred launches of the reference and its questions to the host, and moves under 4 KiB.
 
 What a reader gets wrong: one warp is not a matter of speed (kernels/length.py).
 """
+
+from operator import attrgetter
 
 import triton
 import triton.language as tl
@@ -16,7 +19,7 @@ from torch import bool as torch_bool
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.kernels.acceptance import check_acceptance, fit_acceptance, parts_of
+from hybridspec.kernels.acceptance import check_acceptance, fit_acceptance
 from hybridspec.kernels.clock import check_clock, seconds_taken
 from hybridspec.kernels.correction import check_correction, fit_price
 from hybridspec.kernels.launch import check_tensor, overlaps
@@ -34,6 +37,15 @@ from hybridspec.kernels.reference.correction import (
 from hybridspec.kernels.reference.length import RATE_MEMORY, LengthState
 
 PROGRAMS = 3
+FITTED = (
+    "slope", "intercepts", "residual", "served", "prior_slope", "prior_intercepts", "curve_slope",
+    "curve_cross", "curve", "gap", "spread", "weight", "distrusted", "warm_up",
+    "exploration.whole", "exploration.purse", "labels", "survivals", "judged",
+    "exploration.reached", "exploration.trial",
+)  # fmt: skip
+TIMED = ("begun", "expected", "ratios", "weights", "taken")
+PRICED = ("prior", "price", "products", "squares", "beyond")
+"""what the launch takes of a record, in its order"""
 
 
 @triton.jit
@@ -94,11 +106,18 @@ def learn(
     """Contract of the reference. Raises ShapeError that names what does not fit."""
     block = state.costs.numel()
     _check(log_odds, chosen, rows, ledger, state)
+    if acceptance is not None:
+        check_acceptance(acceptance)
+        check_tensor("intercepts", acceptance.intercepts, (block - 1,), float32)
+    if clock is not None:
+        check_clock(clock, block)
+    if correction is not None:
+        check_correction(correction)
     overlapping = overlaps(rows.device)
     learn_kernel[(PROGRAMS,)](
         log_odds, chosen, rows, ledger.committed, ledger.is_done, ledger.length, ledger.settled,
-        state.tokens, state.seconds, state.costs, *_fitted(acceptance, rows),
-        *_timed(clock, rows, block), *_priced(correction, rows),
+        state.tokens, state.seconds, state.costs, *_given(acceptance, FITTED, rows),
+        *_given(clock, TIMED, rows), *_given(correction, PRICED, rows),
         BLOCK=block, N=MAX_ROWS, ADAPTS=acceptance is not None, IS_TIMED=clock is not None,
         CORRECTS=correction is not None, RATE=RATE_MEMORY, BINS=fit.BINS, MEMORY=fit.MEMORY,
         MEMORY_IF_OFF=fit.MEMORY_IF_OFF, PRIOR_SLOPE=fit.PRIOR_SLOPE,
@@ -123,23 +142,6 @@ def _check(
     check_tensor("settled", ledger.settled, (), int64)
 
 
-def _fitted(state: AcceptanceState | None, beside: Tensor) -> tuple[Tensor, ...]:
-    """Arguments; where nothing is learnt of drafts, what is not touched."""
-    if state is None:
-        return (beside,) * 21
-    check_acceptance(state)
-    return (*parts_of(state), state.exploration.reached, state.exploration.trial)
-
-
-def _timed(clock: Clock | None, beside: Tensor, block: int) -> tuple[Tensor, ...]:
-    if clock is None:
-        return (beside,) * 5
-    check_clock(clock, block)
-    return clock.begun, clock.expected, clock.ratios, clock.weights, clock.taken
-
-
-def _priced(known: Correction | None, beside: Tensor) -> tuple[Tensor, ...]:
-    if known is None:
-        return (beside,) * 5
-    check_correction(known)
-    return known.prior, known.price, known.products, known.squares, known.beyond
+def _given(record: object, parts: tuple[str, ...], beside: Tensor) -> tuple[Tensor, ...]:
+    """Arguments from a record; where there is none, something that is not touched."""
+    return (beside,) * len(parts) if record is None else attrgetter(*parts)(record)
