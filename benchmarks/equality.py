@@ -96,7 +96,7 @@ def write_plain(llm: LLM, prompts: list[str], params: SamplingParams) -> list[Wr
     """Plain decoding through the front door, its gaps written down on the way."""
     target, gaps = llm.pair.target, list[float]()
     parts = {field.name: getattr(target, field.name) for field in fields(target)}
-    llm.pair = replace(llm.pair, target=Watched(**parts, gaps=gaps))
+    llm.opening.pair = replace(llm.pair, target=Watched(**parts, gaps=gaps))
     texts: list[Written] = []
     for prompt in prompts:
         ids = llm.generate(prompt, params).token_ids

@@ -12,12 +12,14 @@ rounds between two events. Needs a CUDA device. Writes results/policy_time.json,
 import argparse
 import json
 import statistics
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from hybridspec import LLM, SamplingParams
+from hybridspec import LLM
 from hybridspec.bench.circumstances import observe
 from hybridspec.core.options import MAX_ROWS
 from hybridspec.engine.round import Rounds
@@ -29,14 +31,15 @@ ROUNDS = 24
 """of a turn; the text must not end before"""
 
 
-def begun(llm: LLM) -> Rounds:
+@contextmanager
+def begun(llm: LLM) -> Generator[Rounds]:
     """Rounds that read whole blocks, with room for a turn."""
     prompt = llm.pair.tokenizer.encode(heldout_prompts("test")[0])
-    rounds = llm._begin(prompt, SamplingParams(max_new_tokens=(ROUNDS + 2) * MAX_ROWS))
-    rounds.request.stop_ids.fill_(-1)
-    if isinstance(rounds.policy, Hybrid):
-        rounds.policy = replace(rounds.policy, kappa=0.0)
-    return rounds
+    with llm.opening.text(prompt, (ROUNDS + 2) * MAX_ROWS) as rounds:
+        rounds.request.stop_ids.fill_(-1)
+        if isinstance(rounds.policy, Hybrid):
+            rounds.policy = replace(rounds.policy, kappa=0.0)
+        yield rounds
 
 
 @torch.inference_mode()
@@ -79,13 +82,14 @@ def main() -> int:
         "hybrid:off": llm.using(correction="off"),
         "hybrid:one": llm.using(correction="one"),
     }
-    rounds = {name: begun(own) for name, own in arms.items()}
     samples: dict[str, list[float]] = {name: [] for name in arms}
-    for repeat in range(asked.repeats + 1):
-        for name, own in rounds.items():
-            spent = turn(own)
-            if repeat:  # the first records
-                samples[name].append(spent)
+    with ExitStack() as texts:
+        rounds = {name: texts.enter_context(begun(own)) for name, own in arms.items()}
+        for repeat in range(asked.repeats + 1):
+            for name, own in rounds.items():
+                spent = turn(own)
+                if repeat:  # the first records
+                    samples[name].append(spent)
     medians = {name: statistics.median(own) for name, own in samples.items()}
     found = {
         name: {

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridspec import LLM, SamplingParams
+from hybridspec import LLM
 from hybridspec.bench.circumstances import observe
 from hybridspec.engine.loop import Tally, decode, read_prompt
 from hybridspec.engine.round import Reader, Rounds
@@ -89,13 +89,12 @@ def divergences(llm: LLM, tokens: int) -> list[int | None]:
     plain, found = llm.using(policy="plain"), list[int | None]()
     for prompt in heldout_prompts("test"):
         ids = plain.pair.tokenizer.encode(prompt)
-        rounds = plain._begin(ids, SamplingParams(max_new_tokens=tokens))
-        budget = min(tokens, rounds.request.positions - len(ids))
-        ours = written(rounds, ids, rounds.target, budget)
-        theirs = written(rounds, ids, OneByOne(rounds.target), budget)  # pyright: ignore
+        with plain.opening.text(ids, tokens) as rounds:
+            budget = min(tokens, rounds.request.positions - len(ids))
+            ours = written(rounds, ids, rounds.target, budget)
+            theirs = written(rounds, ids, OneByOne(rounds.target), budget)  # pyright: ignore
         pairs = enumerate(zip(ours, theirs, strict=False))
         found.append(next((i for i, (a, b) in pairs if a != b), None))
-        plain._kept.put(rounds)
     return found
 
 

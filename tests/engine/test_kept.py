@@ -10,7 +10,7 @@ import torch
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.core.errors import OptionError
-from hybridspec.engine import llm as engine
+from hybridspec.engine import opening
 from hybridspec.engine.kept import ROOM, Kept, room_for
 from hybridspec.policy.latency import Latency
 
@@ -26,7 +26,9 @@ def made(tiny_target, tiny_drafter):
     def make(policy):
         """Without a clock, and without what earlier drafts taught: a run repeats itself."""
         llm = LLM(tiny_target, draft_model=tiny_drafter, policy=policy, device="cpu")
-        llm._latency, llm._clock, llm._learning = LATENCY, None, None
+        if llm._experience is not None:
+            llm._experience.latency = LATENCY
+            llm._experience.clock = llm._experience.learning = None
         return llm
 
     return make
@@ -36,13 +38,13 @@ def made(tiny_target, tiny_drafter):
 def begun(monkeypatch):
     """Every request for which states are made."""
     found = []
-    empty = engine.Request.empty
+    empty = opening.Request.empty
 
     def noted(*arguments, **options):
         found.append(empty(*arguments, **options))
         return found[-1]
 
-    monkeypatch.setattr(engine.Request, "empty", noted)
+    monkeypatch.setattr(opening.Request, "empty", noted)
     return found
 
 
@@ -55,7 +57,8 @@ def test_a_text_after_others_is_what_it_is_alone(made, begun, policy):
     """Round for round."""
     llm = made(policy)
     for prompt in (*PROMPTS, *PROMPTS):
-        llm._drafting.__init__()  # it outlives a text
+        if policy == "hybrid":
+            llm._experience.drafting.__init__()  # it outlives a text
         found = rounds_of(llm.generate(prompt, SHORT))
         assert found == rounds_of(made(policy).generate(prompt, SHORT))
     assert len(begun) == 1 + 2 * len(PROMPTS)  # one for all texts of the first, and each other's
@@ -99,6 +102,34 @@ def test_a_stream_that_is_left_early_spoils_nothing(made, begun):
     assert len(begun) == 1
 
 
+def test_a_stream_that_nobody_reads_takes_nothing(made, begun):
+    llm = made("fixed")
+    streams = [llm.stream(prompt, SHORT) for prompt in PROMPTS]
+    assert not begun
+    del streams
+    llm.generate(PROMPTS[0], SHORT)
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_prompt_whose_reading_is_broken_off_spoils_nothing(made, begun, monkeypatch, error):
+    llm = made("hybrid")
+    wanted = rounds_of(llm.generate(PROMPTS[0], SHORT))
+
+    def broken(*arguments, **options):
+        read_prompt(*arguments, **options)
+        raise error
+
+    read_prompt = opening.read_prompt
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "read_prompt", broken)
+        with pytest.raises(error):
+            llm.generate(PROMPTS[3], SHORT)
+    llm._experience.drafting.__init__()  # it outlives a text
+    assert rounds_of(llm.generate(PROMPTS[0], SHORT)) == wanted
+    assert len(begun) == 1
+
+
 def test_a_longer_text_gets_more_room_and_the_roomier_is_kept(begun, made, monkeypatch):
     monkeypatch.setattr("hybridspec.engine.kept.ROOM", 16)
     llm = made("fixed")
@@ -131,7 +162,7 @@ def test_what_is_kept_makes_way_for_a_text_that_needs_its_memory(made, begun, mo
         gc.collect()
         return needed if all(each() is None for each in held) else needed - 1
 
-    monkeypatch.setattr(engine, "free_bytes", free)
+    monkeypatch.setattr(opening, "free_bytes", free)
     longer = SamplingParams(max_new_tokens=ROOM)
     with pytest.raises(OptionError, match="positions need"):
         llm.generate("a" * 60, longer)

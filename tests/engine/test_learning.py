@@ -30,8 +30,8 @@ def pair(tiny_pair):
 def taught(pair, texts=4, **options):
     """An engine after a few texts, and their tokens."""
     llm = LLM(**pair, **options)
-    if llm.tables.named_latency is None:
-        llm._latency = FREE
+    if llm.options.policy == "hybrid" and llm.tables.named_latency is None:
+        llm._experience.latency = FREE
     return llm, [llm.generate("x" * n, PARAMS).token_ids for n in range(1, texts + 1)]
 
 
@@ -64,7 +64,7 @@ def test_tokens_do_not_depend_on_what_is_learnt(pair):
 
 def test_a_stream_that_is_left_early_is_learnt_from_too(pair, tmp_path):
     llm = LLM(**pair)
-    llm._latency = FREE
+    llm._experience.latency = FREE
     chunks = llm.stream("xy", PARAMS)
     for _ in range(5):
         next(chunks)
@@ -82,7 +82,7 @@ def test_beside_a_named_table_nothing_is_learnt_and_no_learnt_file_is_read(pair,
     FREE.save(named["latency"], key=llm.tables.key())
     llm, _ = taught(pair, **{option: named[option]})
     assert llm.acceptance_report() is None
-    assert llm._acceptance.intercepts == (-3.0,) * 15
+    assert llm._experience.acceptance.intercepts == (-3.0,) * 15
     assert path.read_bytes() == before
 
 
@@ -96,12 +96,12 @@ def test_a_learnt_file_that_does_not_fit_is_left_aside_with_one_warning(
     caplog.clear()
     llm, _ = taught(pair)
     assert ["learnt anew" in record.getMessage() for record in caplog.records] == [True]
-    assert llm._acceptance.intercepts == (-3.0,) * 15
+    assert llm._experience.acceptance.intercepts == (-3.0,) * 15
 
 
 def test_without_coefficients_32_whole_blocks_come_first(tiny_pair, tmp_path):
     llm = LLM(tiny_pair[0], draft_model=tiny_pair[1])
-    llm._latency = FREE
+    llm._experience.latency = FREE
     lengths, texts = {}, 0
     while sum(lengths.values()) < WARM_UP:
         assert llm.acceptance_report().reads_whole_blocks

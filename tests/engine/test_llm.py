@@ -176,7 +176,7 @@ def test_after_a_stop_id_nothing_is_shown_or_counted(tiny_target, tiny_drafter, 
     llm = LLM(directory, draft_model=tiny_drafter, policy="fixed", length=9)
     want = llm.using(policy="plain").generate(prompt)
     right = ScriptedDrafter(script=ids, prompt=len(prompt))
-    llm.pair = dataclasses.replace(llm.pair, drafter=right)
+    llm.opening.pair = dataclasses.replace(llm.pair, drafter=right)
     found = llm.generate(prompt)
     assert found.finish_reason == want.finish_reason == "stop"
     assert (found.text, found.token_ids) == (want.text, want.token_ids)
@@ -201,7 +201,7 @@ def test_the_target_reads_the_rows_that_were_chosen_and_no_other(llm, policy, mo
     target = dataclasses.replace(
         llm.pair.target, operations=dataclasses.replace(operations, experts=counting)
     )
-    llm.pair = dataclasses.replace(llm.pair, target=target)
+    llm.opening.pair = dataclasses.replace(llm.pair, target=target)
     llm.generate("x", SamplingParams(max_new_tokens=1))  # measures
     read.clear()
     stats = llm.generate(PROMPT, SamplingParams(max_new_tokens=40)).stats
@@ -303,6 +303,6 @@ def test_a_latency_table_that_is_named_is_taken_at_its_word(tmp_path):
     named = LLM(device="cpu", latency=path)
     lengths = [named.generate("def f(x):", params).stats.lengths for _ in range(2)]
     assert lengths[0] == lengths[1]
-    assert named._clock is None
-    assert llm._clock is not None
-    assert float(llm._clock.weights.sum()) > 0
+    assert named._experience.clock is None
+    assert llm._experience.clock is not None
+    assert float(llm._experience.clock.weights.sum()) > 0

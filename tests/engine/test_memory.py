@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hybridspec import LLM, SamplingParams
 from hybridspec.core.errors import OptionError
 from hybridspec.core.options import MAX_ROWS
-from hybridspec.engine import llm as llm_module
-from hybridspec.engine import loading, memory
+from hybridspec.engine import loading, memory, opening
 from hybridspec.engine.loading import Checkpoint
 from hybridspec.engine.memory import WORKSPACE, Memory, free_bytes, held_bytes
 from hybridspec.kernels.reference.attention import PAGE
@@ -206,7 +205,7 @@ def test_free_memory_of_a_cpu_is_what_the_system_calls_available(tmp_path):
 
 
 def short_of(monkeypatch, size):
-    for module in (loading, llm_module):
+    for module in (loading, opening):
         monkeypatch.setattr(module, "free_bytes", lambda device: size)
 
 

@@ -54,7 +54,7 @@ def test_drafting_rests_while_no_draft_fits_and_resumes_when_they_do(target):
 def test_what_is_known_of_a_drafter_outlives_a_request(tiny_target, tiny_drafter):
     """A random drafter is never right: the second text begins as the first one ended."""
     llm = LLM(tiny_target, draft_model=tiny_drafter)
-    llm._latency = Latency.measured({0: [2.0] * 16}, plain={0: 1.0})
+    llm._experience.latency = Latency.measured({0: [2.0] * 16}, plain={0: 1.0})
     params = SamplingParams(max_new_tokens=MEMORY + 20)
     plain = llm.using(policy="plain").generate(["ab", "cd"], params)
     first, second = llm.generate(["ab", "cd"], params)
@@ -62,7 +62,7 @@ def test_what_is_known_of_a_drafter_outlives_a_request(tiny_target, tiny_drafter
     assert first.stats.rounds_drafted >= MEMORY
     assert second.stats.rounds_drafted <= 1
     fresh = llm.using(policy="hybrid")
-    assert fresh._drafting.is_on
+    assert fresh._experience.drafting.is_on
     assert all(text.stats.rounds_drafted == 0 for text in plain)
 
 

@@ -5,7 +5,7 @@
 import pytest
 import torch
 
-from hybridspec import LLM, SamplingParams
+from hybridspec import LLM
 from hybridspec.engine.loop import Feed
 from hybridspec.models.embedded import heldout_prompts
 from hybridspec.policy.policy import Fixed
@@ -27,13 +27,13 @@ def watched():
 def rounds(request):
     llm = LLM(device="cuda", policy=request.param, length=5 if request.param == "fixed" else None)
     prompt = llm.pair.tokenizer.encode(heldout_prompts("test")[0])
-    begun = llm._begin(prompt, SamplingParams(max_new_tokens=400))
-    with torch.inference_mode():
-        for _ in range(3):  # compiled, recorded, replayed
-            begun.drafted_round()
-            begun.plain_round()
-    torch.cuda.synchronize()
-    return begun
+    with llm.opening.text(prompt, 400) as begun:
+        with torch.inference_mode():
+            for _ in range(3):  # compiled, recorded, replayed
+                begun.drafted_round()
+                begun.plain_round()
+        torch.cuda.synchronize()
+        yield begun
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from hybridspec.bench.script import Script, ScriptedDrafter, ScriptedReader
 from hybridspec.bench.shape import shape_directory
 from hybridspec.bench.worlds import draw_acceptances
 from hybridspec.core.errors import OptionError
-from hybridspec.core.options import DEFAULT_CORRECTION, MAX_ROWS, Mode
+from hybridspec.core.options import MAX_ROWS, Mode
 from hybridspec.engine.graph import CapturedRounds
 from hybridspec.engine.loop import start
 from hybridspec.engine.measure import measure, measure_routing
@@ -152,7 +152,7 @@ class RandomPair:
         return Hybrid(
             acceptance=Acceptance.uninformed(block_size - 1),  # worlds.py: right as it stands
             latency=latency,
-            correction=correction_of(arm.correction or DEFAULT_CORRECTION, latency.routing, device),
+            correction=correction_of(arm.correction, latency.routing, device),
             device=device,
         )
 

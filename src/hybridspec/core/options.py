@@ -17,7 +17,6 @@ MAX_ROWS = 16
 Mode = Literal["exact", "fast"]
 PolicyName = Literal["hybrid", "fixed", "plain"]
 CorrectionName = Literal["off", "one", "window"]
-DEFAULT_CORRECTION: CorrectionName = "one"
 DeviceName = Literal["auto", "cpu", "cuda"]
 
 

@@ -23,19 +23,24 @@ class Kept:
 
     def take(self, positions: int) -> Rounds | None:
         """The rounds, if so many positions fit; whoever has taken them has them alone."""
-        try:
-            rounds = self._held.pop()  # in one step: threads may ask at once
-        except IndexError:
-            return None
-        if rounds.request.positions < positions:
+        rounds = self._out()
+        if rounds is not None and rounds.request.positions < positions:
             self.put(rounds)
             return None
         return rounds
 
     def put(self, rounds: Rounds) -> None:
         """Back again; of two the roomier are kept."""
-        held = self.take(rounds.request.positions)
-        self._held[:] = [rounds if held is None else held]
+        other = self._out()
+        if other is not None and other.request.positions > rounds.request.positions:
+            rounds = other
+        self._held[:] = [rounds]
+
+    def _out(self) -> Rounds | None:
+        try:
+            return self._held.pop()  # in one step: threads may ask at once
+        except IndexError:
+            return None
 
     def drop(self) -> None:
         """Free their memory."""

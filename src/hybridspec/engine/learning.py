@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The HybridSpec authors
-"""What an LLM learns of its drafts over requests, and when that is kept for the next run."""
+"""What an LLM learns of its drafts over texts, and when that is kept for the next run."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from hybridspec.policy.calibration import AcceptanceReport, labels_of, learnt_by
 
 @dataclass(slots=True)
 class Learning:
-    """One for all requests of an LLM; rounds write the state."""
+    """One for all texts of an LLM; rounds write the state."""
 
     tables: Tables
     state: AcceptanceState
@@ -21,7 +21,7 @@ class Learning:
 
     @classmethod
     def begun(cls, loaded: Acceptance, tables: Tables) -> "Learning":
-        """Before the first request; whole blocks come first where there are no coefficients."""
+        """Before the first text; whole blocks come first where there are no coefficients."""
         state = AcceptanceState.begun(
             loaded.slope,
             loaded.intercepts,

@@ -2,7 +2,6 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """What users call: a loaded pair, prompts in, completions or a stream of chunks out."""
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from weakref import WeakSet
 from hybridspec.core import device as devices
 from hybridspec.core.errors import OptionError, PromptError
 from hybridspec.core.options import (
-    DEFAULT_CORRECTION,
     CorrectionName,
     DeviceName,
     EngineOptions,
@@ -23,25 +21,14 @@ from hybridspec.core.options import (
     check_length,
 )
 from hybridspec.core.records import Chunk, Completion
-from hybridspec.engine.graph import CapturedRounds
-from hybridspec.engine.kept import Kept, room_for
-from hybridspec.engine.learning import Learning
-from hybridspec.engine.loading import Progress, load_pair
-from hybridspec.engine.loop import Tally, decode, read_prompt
-from hybridspec.engine.measure import after_tokens, measure, measure_routing
-from hybridspec.engine.memory import free_bytes
-from hybridspec.engine.round import Request, Rounds
+from hybridspec.engine.experience import Experience
+from hybridspec.engine.loading import Pair, Progress, load_pair
+from hybridspec.engine.loop import Tally, decode
+from hybridspec.engine.opening import Opening
+from hybridspec.engine.round import Rounds
 from hybridspec.engine.tables import Tables
-from hybridspec.kernels.reference.clock import Clock
 from hybridspec.policy.calibration import AcceptanceReport
-from hybridspec.policy.drafting import Drafting
 from hybridspec.policy.latency import Latency
-from hybridspec.policy.policy import Fixed, Hybrid
-from hybridspec.policy.routing import correction_of
-
-log = logging.getLogger("hybridspec")
-BLOCKS = 4
-"""blocks that price experts where no table is known; `hybridspec profile` takes more"""
 
 
 class LLM:
@@ -104,8 +91,12 @@ class LLM:
             named_acceptance=_path(acceptance),
             named_latency=_path(latency),
         )
-        self._acceptance, self._siblings = None, WeakSet["LLM"]()
-        self._set_up(options, tables)
+        self._set_up(options, tables, of=None)
+
+    @property
+    def pair(self) -> Pair:
+        """The loaded models and their tokenizer."""
+        return self.opening.pair
 
     @property
     def block_size(self) -> int:
@@ -115,14 +106,15 @@ class LLM:
     @property
     def latency(self) -> Latency | None:
         """The table that hybrid chooses by; None before it is measured, or under other policies."""
-        return self._latency
+        return None if self._experience is None else self._experience.latency
 
     def acceptance_report(self) -> AcceptanceReport | None:
         """How well drafts were foreseen, before and after learning; None where nothing is learnt.
 
         Waits for the device.
         """
-        return None if self._learning is None else self._learning.report()
+        learning = None if self._experience is None else self._experience.learning
+        return None if learning is None else learning.report()
 
     @property
     def tables(self) -> Tables:
@@ -153,26 +145,25 @@ class LLM:
         )
         pair = replace(self.pair, target=self.pair.target.using(options.mode))
         other = object.__new__(LLM)
-        other._acceptance, other._siblings = self._acceptance, self._siblings
-        other._set_up(options, replace(self._tables, pair=pair, mode=options.mode))
+        other._set_up(options, replace(self._tables, pair=pair, mode=options.mode), of=self)
         return other
 
-    def _set_up(self, options: EngineOptions, tables: Tables) -> None:
-        self.options, self.pair, self.device = options, tables.pair, tables.device
-        self._tables, self._latency, self._drafting = tables, None, Drafting()
-        # a table that the user names is taken at its word, and a run repeats itself
-        is_named = tables.named_latency is not None
-        self._clock = None if is_named else Clock.empty(self.block_size, self.device)
-        self._correction = self._learning = None
-        self._kept = Kept()
-        self._siblings.add(self)
-        if options.policy != "plain" and self.pair.drafter is None:
+    def _set_up(self, options: EngineOptions, tables: Tables, of: "LLM | None") -> None:
+        """Beside an LLM of the same weights, if there is one."""
+        self.options, self.device, self._tables = options, tables.device, tables
+        if options.policy != "plain" and tables.pair.drafter is None:
             raise OptionError(f"policy {options.policy} needs a draft model: none is loaded.")
-        check_length(options.length, self.block_size)
+        check_length(options.length, tables.pair.block_size)
+        self._experience = None
         if options.policy == "hybrid":
-            self._latency = tables.latency()
-            self._acceptance = self._acceptance or tables.acceptance()
-            self._learning = Learning.begun(self._acceptance, tables) if tables.learns else None
+            loaded = None if of is None or of._experience is None else of._experience.acceptance
+            self._experience = Experience.begun(tables, options.correction, loaded)
+        self.opening = Opening(
+            options=options,
+            pair=tables.pair,
+            experience=self._experience,
+            siblings=WeakSet() if of is None else of.opening.siblings,
+        )
 
     @overload
     def generate(self, prompt: str, params: SamplingParams | None = None) -> Completion: ...
@@ -191,24 +182,23 @@ class LLM:
         return Completion.of(list(self.stream(prompt, params)))
 
     def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
-        """One chunk a round as it is decoded; the first holds the prompt's own token."""
+        """One chunk a round as it is decoded; the first, the prompt's own token, has it read."""
         if params is None:
             params = SamplingParams()
         elif not isinstance(params, SamplingParams):
             raise OptionError(f"params must be SamplingParams, got {params!r:.60}.")
-        rounds = self._begin(self._encode(prompt), params)
-        return self._kept_after(rounds)
+        return self._chunks(self._encode(prompt), params.max_new_tokens)
 
-    def _kept_after(self, rounds: Rounds) -> Iterator[Chunk]:
-        """Their chunks. However these end once begun, the rounds are kept, and what they taught."""
-        try:
-            yield from self._chunks(rounds)
-        finally:
-            self._kept.put(rounds)
-            if self._learning is not None:
-                self._learning.keep()
+    def _chunks(self, prompt_ids: list[int], max_new_tokens: int) -> Iterator[Chunk]:
+        """Read the prompt and decode; however that ends, what it taught is kept."""
+        with self.opening.text(prompt_ids, max_new_tokens) as rounds:
+            try:
+                yield from self._told(rounds)
+            finally:
+                if self._experience is not None:
+                    self._experience.keep()
 
-    def _chunks(self, rounds: Rounds) -> Iterator[Chunk]:
+    def _told(self, rounds: Rounds) -> Iterator[Chunk]:
         text, tally = self.pair.tokenizer.stream(), Tally()
         ahead = 1 if self.device.type == "cuda" else 0
         for emission in decode(rounds, tally, ahead=ahead):
@@ -245,83 +235,6 @@ class LLM:
                 f"shorten it by {len(ids) - positions} tokens."
             )
         return ids
-
-    def _begin(self, prompt_ids: list[int], params: SamplingParams) -> Rounds:
-        """Rounds that have read the prompt; latency is measured there if no table is known."""
-        positions = self.pair.target.config.max_position_embeddings
-        # the last emitted token is never read, so it may stand one past the positions
-        budget = min(params.max_new_tokens, positions - len(prompt_ids) + 1)
-        rounds = self._rounds_for(len(prompt_ids) + budget)
-        rounds.reset()
-        target, drafter = rounds.target, rounds.drafter
-        read_prompt(rounds.request, prompt_ids, target=target, drafter=drafter, budget=budget)
-        if self.options.policy == "hybrid" and not isinstance(rounds.policy, Hybrid):
-            rounds.policy = self._hybrid(self._latency or self._measure(rounds, prompt_ids))
-            rounds.policy.reset()
-        return rounds
-
-    def _rounds_for(self, positions: int) -> Rounds:
-        """Those of a text that is over, if they have the room; else new ones."""
-        kept = self._kept.take(positions)
-        if kept is not None:
-            return kept
-        self._check_room(positions)
-        is_plain = self.options.policy == "plain"
-        target = replace(self.pair.target, taps=()) if is_plain else self.pair.target
-        drafter = None if is_plain else self.pair.drafter
-        request = Request.empty(
-            target,
-            drafter,
-            stop_ids=self.pair.tokenizer.stop_ids,
-            positions=room_for(positions, self.pair.memory.positions),
-        )
-        fixed = Fixed(self._rows(), device=self.device)
-        kind = CapturedRounds if self.device.type == "cuda" else Rounds
-        return kind(target=target, drafter=drafter, policy=fixed, request=request)
-
-    def _hybrid(self, latency: Latency) -> Hybrid:
-        assert self._acceptance is not None
-        self._latency = latency
-        self._correction = self._correction or correction_of(
-            self.options.correction or DEFAULT_CORRECTION, latency.routing, self.device
-        )
-        return Hybrid(
-            acceptance=self._acceptance,
-            latency=latency,
-            correction=self._correction,
-            drafting=self._drafting,
-            clock=self._clock,
-            learning=None if self._learning is None else self._learning.state,
-            device=self.device,
-        )
-
-    def _check_room(self, positions: int) -> None:
-        """Raise OptionError where the states of a request do not fit into what is free.
-
-        What is kept for other requests is freed for it.
-        """
-        memory = self.pair.memory
-        if self.options.policy == "plain":
-            memory = replace(memory, drafter=None)
-        self._kept.drop()
-        free = free_bytes(self.device)
-        if free is not None and memory.needed(positions, is_loaded=True) > free:
-            for sibling in self._siblings:
-                sibling._kept.drop()
-            free = free_bytes(self.device)
-        memory.check(positions, free, is_loaded=True)
-
-    def _measure(self, rounds: Rounds, prompt_ids: list[int]) -> Latency:
-        latency = measure(rounds, self.block_size)
-        moves = after_tokens(rounds, prompt_ids, BLOCKS)
-        latency = replace(latency, routing=measure_routing(rounds, self.block_size, moves))
-        self._tables.keep(latency)
-        return latency
-
-    def _rows(self) -> int:
-        if self.options.policy == "plain":
-            return 1
-        return self.options.length or self.block_size
 
 
 def _path(name: str | Path | None) -> Path | None:

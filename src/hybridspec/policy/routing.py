@@ -18,6 +18,7 @@ from hybridspec.kernels.reference.correction import Correction
 
 REACH = {"one": (0, 1), "window": (2, 2)}
 """rows fewer and more than chosen that a correction may read"""
+DEFAULT: CorrectionName = "one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +68,15 @@ class RoutingCosts:
 
 
 def correction_of(
-    name: CorrectionName, routing: RoutingCosts | None, device: torch.device
+    name: CorrectionName | None, routing: RoutingCosts | None, device: torch.device
 ) -> Correction | None:
-    """A correction that has seen no round; None where it is off, or experts have no price."""
+    """A correction that has seen no round; None where it is off, or experts have no price.
+
+    name: None is the default.
+    """
     if name == "off" or routing is None:
         return None
-    below, above = REACH[name]
+    below, above = REACH[name or DEFAULT]
     return Correction.empty(below=below, above=above, price=routing.per_first_expert, device=device)
 
 
