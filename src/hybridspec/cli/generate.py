@@ -82,9 +82,9 @@ def _stream(
             max_context=params.max_new_tokens,
             progress=progress,
         )
-    stream = llm.stream(text, params)
-    seen.prompt(text)
-    for chunk in stream:
+    for chunk in llm.stream(text, params):
+        if not chunks:
+            seen.prompt(text)  # now that it has been read
         chunks.append(chunk)
         seen.show(chunk)
 
