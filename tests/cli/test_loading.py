@@ -43,3 +43,12 @@ def test_generate_refuses_more_tokens_than_memory_has_room_for(capsys, monkeypat
     assert out == ""
     assert "256 positions need" in err
     assert err.count("\n") == 1
+
+
+def test_a_prompt_that_memory_has_no_room_for_is_not_shown(capsys, monkeypatch, tiny_pair):
+    monkeypatch.setattr("hybridspec.engine.opening.free_bytes", lambda device: 1 << 10)
+    assert main(["generate", "x", "--policy", "plain", "--model", str(tiny_pair[0])]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "positions need" in err
+    assert err.count("\n") == 1
