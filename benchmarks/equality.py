@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from typed import typed
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.bench.circumstances import observe
@@ -164,7 +165,7 @@ def main() -> int:
         "fast_gaps": histogram(gaps),
         "exact": exact,
         "fast": fast,
-        **observe(llm.device, " ".join(["python", *sys.argv])).to_json(),
+        **observe(llm.device, typed()).to_json(),
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -31,6 +31,7 @@ import torch
 from gdn_problem import Arm, Problem, Scope, Shape, check
 from peers import gdn
 from torch import Tensor
+from typed import typed
 
 from hybridspec.bench.circumstances import observe
 
@@ -270,7 +271,7 @@ def main() -> int:
         return 0
     failed = {} if asked.no_preflight else preflight(asked.arms)
     arms = [name for name in asked.arms if name not in failed]
-    facts = observe(torch.device("cuda"), " ".join(["python", *sys.argv])).to_json()
+    facts = observe(torch.device("cuda"), typed()).to_json()
     facts["commit"] = asked.commit or facts["commit"]
     facts["protocol"] = {"layers": LAYERS, "flush": asked.flush, "flush_bytes": FLUSH}
     results: list[dict[str, object]] = []

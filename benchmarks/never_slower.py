@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from typed import typed
 
 from hybridspec.bench.decode import run_decode
 from hybridspec.bench.options import DecodeOptions
@@ -94,7 +95,7 @@ def main() -> int:
                     max_new_tokens=asked.tokens,
                     repeats=asked.repeats,
                 )
-                report = run_decode(options, command=" ".join(["python", *sys.argv]))
+                report = run_decode(options, command=typed())
                 print(f"{name}, {mode}\n{report.table()}", flush=True)
                 found.append({"case": name} | report.to_json())
                 arm = report.arms[-1]
