@@ -154,19 +154,19 @@ def adapt(
     length    []  int32     committed positions behind the round
     costs     [G + 1] float32   seconds of 1, 2, ... rows in this round
     """
-    if int(committed) < 1:
+    accepted, is_over = int(committed) - 1, bool(is_done)
+    if accepted < 0:
         return
+    read = min(int(chosen), int(rows)) - 1
     place = torch.arange(len(log_odds), device=log_odds.device)
-    is_read = place < torch.minimum(chosen, rows) - 1
-    accepted = committed - 1
     y = (place < accepted).to(state.slope.dtype)
     known = log_odds.isfinite()
     odds = torch.where(known, log_odds, 0.0).clamp(-LARGEST_ODDS, LARGEST_ODDS)
-    labelled = is_read & known & ((place < accepted) | ((place == accepted) & ~is_done))
+    labelled = known & (place < min(read, accepted if is_over else accepted + 1))
     by_loaded = torch.sigmoid(state.prior_slope * odds + state.prior_intercepts)
     served = torch.sigmoid(state.slope * odds + state.served)
     both = torch.stack((by_loaded, served))
-    judged = 0 if bool(is_done) else int((is_read & known).cumprod(0).sum())  # all before are known
+    judged = 0 if is_over else int(known[:read].cumprod(0).sum())  # all before are known
     _count_labels(state, both, y, labelled)
     survival = both.cumprod(1)[:, :judged]
     _count_survivals(state, survival, y[:judged])

@@ -78,15 +78,16 @@ def explore(
     wide = max(n, min(n + EXPLORED_ROWS, most))
     if int(exploration.reached) not in (-1, int(length)):
         exploration.trial.fill_(TRIAL)
-    cost = torch.maximum(costs[wide - 1] - costs[n - 1], LEAST_COST * costs[n - 1])
-    if int(exploration.whole):
+    whole = int(exploration.whole)
+    if whole:
         wide = max(n, most)
     elif not int(exploration.trial):
+        cost = torch.maximum(costs[wide - 1] - costs[n - 1], LEAST_COST * costs[n - 1])
         if wide > n and bool(cost <= exploration.purse):
             exploration.purse.sub_(cost)
             exploration.spent.add_(cost)
             exploration.explored.add_(1)
         else:
             wide = n
-    exploration.asked.fill_(int(wide > n or int(exploration.whole)))
+    exploration.asked.fill_(int(wide > n or whole))
     return torch.full_like(rows, wide)

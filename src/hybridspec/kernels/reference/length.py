@@ -88,10 +88,12 @@ def survival(log_odds: Tensor, slope: Tensor, intercepts: Tensor, budget: Tensor
 
 def seconds_at(contexts: Tensor, seconds: Tensor, length: Tensor) -> Tensor:
     """T(1..BLOCK) at a context: linear between measured contexts, flat outside. [BLOCK]."""
-    place = (contexts <= length).sum()
-    low, high = (place - 1).clamp_min(0), place.clamp_max(len(contexts) - 1)
-    span = (contexts[high] - contexts[low]).clamp_min(1).to(seconds.dtype)
-    share = torch.where(low == high, 0.0, (length - contexts[low]).to(seconds.dtype) / span)
+    place = int((contexts <= length).sum())
+    low, high = max(place - 1, 0), min(place, len(contexts) - 1)
+    if low == high:
+        return seconds[low]
+    span = (contexts[high] - contexts[low]).to(seconds.dtype)
+    share = (length - contexts[low]).to(seconds.dtype) / span
     return seconds[low] + share * (seconds[high] - seconds[low])
 
 
