@@ -32,6 +32,7 @@ CPU = {
     "equality": "benchmarks/equality.py",
     "hindsight_cpu": "benchmarks/hindsight.py --repeats 5",
     "never_slower_cpu": "benchmarks/never_slower.py",
+    "world_replay": "benchmarks/world_replay.py --positions 20000",
 }
 GPU = {
     "gpu_tests": "benchmarks/gpu_tests.py -q -n 10",

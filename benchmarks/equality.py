@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from arguments import count, typed
 from torch import Tensor
-from typed import typed
 
 from hybridspec import LLM, SamplingParams
 from hybridspec.bench.circumstances import observe
@@ -145,8 +145,8 @@ def gaps_of(arms: dict[str, Any]) -> list[float]:
 def main() -> int:
     """Compare both modes and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=60)
-    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--prompts", type=count, default=60)
+    parser.add_argument("--tokens", type=count, default=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()

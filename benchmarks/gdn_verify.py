@@ -28,10 +28,10 @@ from typing import get_args
 
 import ours_gdn
 import torch
+from arguments import count, typed
 from gdn_problem import Arm, Problem, Scope, Shape, check
 from peers import gdn
 from torch import Tensor
-from typed import typed
 
 from hybridspec.bench.circumstances import observe
 
@@ -245,12 +245,12 @@ def parse() -> argparse.Namespace:
     """What to measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arms", nargs="+", default=list(BUILDERS), choices=list(BUILDERS))
-    parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
-    parser.add_argument("--batch", nargs="+", type=int, default=list(BATCHES), choices=BATCHES)
+    parser.add_argument("--rows", nargs="+", type=count, default=list(ROWS))
+    parser.add_argument("--batch", nargs="+", type=count, default=list(BATCHES), choices=BATCHES)
     parser.add_argument(
         "--scope", nargs="+", default=list(get_args(Scope)), choices=get_args(Scope)
     )
-    parser.add_argument("--replays", type=int, default=60)
+    parser.add_argument("--replays", type=count, default=60)
     parser.add_argument("--flush", choices=("write", "read"), default="read")
     parser.add_argument("--seconds", type=float, default=480, help="start no case after this")
     parser.add_argument("--only-check", action="store_true", help="check the arms, time nothing")

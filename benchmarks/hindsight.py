@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from arguments import count
 from heldout_text import CLASSES, prompts
 
 from hybridspec import LLM
@@ -69,9 +70,9 @@ def main() -> int:
     """Measure each class and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--prompts", type=int, default=10, help="of each class")
-    parser.add_argument("--max-new-tokens", type=int, default=160)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--prompts", type=count, default=10, help="of each class")
+    parser.add_argument("--max-new-tokens", type=count, default=160)
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--texts", type=Path, help="file that --write has written")
     parser.add_argument("--write", type=Path, help="write the texts there and measure nothing")
     parser.add_argument("--output", type=Path)

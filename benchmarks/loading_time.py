@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import count, need_cuda
 from safetensors.torch import save_file
 
 from hybridspec.bench.circumstances import observe
@@ -218,13 +219,14 @@ def main() -> int:
     """Write, load and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="qwen3.6-35b-a3b")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--layers", type=count, default=8)
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--one-by-one", action="store_true", help="experts in tensors of their own")
     parser.add_argument("--whole-model", action="store_true")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--output", type=Path, default=RESULT)
     own = parser.parse_args()
+    need_cuda()
     directory = Path(tempfile.mkdtemp(prefix="hybridspec-", dir=own.directory))
     try:
         size = write_checkpoint(directory, own.shape, own.layers, is_one_by_one=own.one_by_one)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from arguments import count, typed
 from safetensors.torch import load_file, save_file
-from typed import typed
 
 from hybridspec.bench.decode import run_decode
 from hybridspec.bench.options import DecodeOptions
@@ -68,9 +68,9 @@ def write_shuffled_drafter(folder: Path, seed: int) -> Path:
 def main() -> int:
     """Measure both cases in both modes and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=192)
-    parser.add_argument("--repeats", type=int, default=21, help="one scatters by 4 %%")
+    parser.add_argument("--prompts", type=count, default=6)
+    parser.add_argument("--tokens", type=count, default=192)
+    parser.add_argument("--repeats", type=count, default=21, help="one scatters by 4 %%")
     parser.add_argument("--case", choices=CASES, help="one of the cases alone")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path)

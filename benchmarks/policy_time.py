@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from arguments import count, need_cuda
 
 from hybridspec import LLM
 from hybridspec.bench.circumstances import observe
@@ -73,9 +74,10 @@ def moving(rounds: Rounds) -> list[torch.Tensor]:
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--repeats", type=count, default=60)
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
+    need_cuda()
     llm = LLM(device="cuda")
     arms = {
         "fixed:16": llm.using(policy="fixed"),

@@ -16,6 +16,7 @@ import statistics
 from pathlib import Path
 
 import torch
+from arguments import count
 from torch import Tensor
 
 from hybridspec import LLM
@@ -102,7 +103,7 @@ def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tokens", type=int, default=128, help="that follow a prompt")
+    parser.add_argument("--tokens", type=count, default=128, help="that follow a prompt")
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
     llm = LLM(device=asked.device)

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from arguments import count, need_cuda
 
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.random_weights import random_target
@@ -69,10 +70,11 @@ def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="qwen3.6-35b-a3b")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[8192, 32768, 65536])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--lengths", type=count, nargs="+", default=[8192, 32768, 65536])
+    parser.add_argument("--repeats", type=count, default=5)
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
+    need_cuda()
     device, directory = torch.device("cuda"), shape_directory(asked.shape)
     taps = DraftConfig.load(directory / "drafter").target_layer_ids
     config = TargetConfig.load(directory / "target")

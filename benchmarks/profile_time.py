@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from arguments import count, need_cuda
 
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.options import Arm
@@ -91,10 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--shape", default="qwen3.6-35b-a3b")
     parser.add_argument("--contexts", default="1024,16384,65536,131072")
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--repeats", type=count, default=10)
     parser.add_argument("--mode", choices=("exact", "fast"), default="exact")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
+    need_cuda()
     contexts = sorted({int(context) for context in options.contexts.split(",")})
     scene = Scene(
         mode=options.mode,

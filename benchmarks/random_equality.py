@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from arguments import count, need_cuda
 
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.random_pair import Shape
@@ -126,12 +127,13 @@ def main() -> int:
     """0 if every text equals plain decoding's."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="qwen3.6-35b-a3b")
-    parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--prompts", type=count, default=2)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--context", type=count, default=256)
+    parser.add_argument("--tokens", type=count, default=500)
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
+    need_cuda()
     device, shape, found = torch.device("cuda"), Shape.load(asked.shape), []
     with torch.inference_mode():
         taps = shape.drafter.target_layer_ids

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from arguments import count, need_cuda
 
 from hybridspec.bench.bytes import BANDWIDTH, expert_bytes, fixed_bytes
 from hybridspec.bench.circumstances import observe
@@ -156,10 +157,11 @@ def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="qwen3.6-35b-a3b")
-    parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--context", type=count, default=1024)
+    parser.add_argument("--repeats", type=count, default=30)
     parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
+    need_cuda()
     device = torch.device("cuda")
     directory = shape_directory(arguments.shape)
     config = TargetConfig.load(directory / "target")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+from arguments import count
 from heldout_text import prompts
 
 from hybridspec import LLM
@@ -20,9 +21,9 @@ def main() -> int:
     """Record and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--prompts", type=int, default=58, help="of each class")
+    parser.add_argument("--prompts", type=count, default=58, help="of each class")
     parser.add_argument("--skip", type=int, default=0, help="prompts of each class to leave out")
-    parser.add_argument("--max-new-tokens", type=int, default=160)
+    parser.add_argument("--max-new-tokens", type=count, default=160)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     llm = LLM(policy="fixed", device="cpu")

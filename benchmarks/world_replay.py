@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
+from arguments import count
 
 from hybridspec.bench.circumstances import observe
 from hybridspec.bench.ground import Costs, Ground
@@ -104,7 +105,8 @@ def replayed(shape: Shape, scene: tuple[World, float, float], costs: Costs, P: i
 def main() -> int:
     """Replay and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--positions", type=int, default=8000)
+    parser.add_argument("--positions", type=count, default=8000)
+    parser.add_argument("--output", type=Path, default=RESULTS / "world_replay.json")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     run = json.loads((RESULTS / "decode_random.json").read_text(encoding="utf-8"))
@@ -124,8 +126,7 @@ def main() -> int:
         "scenes": found,
         **observe(torch.device("cpu"), command).to_json(),
     }
-    path = RESULTS / "world_replay.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: The HybridSpec authors
 """Results that are measured again: what is run, and that nothing is lost."""
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import again
-from benchmarks.typed import typed
+from benchmarks.arguments import count, typed
 
 WRITE = "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text('new'); sys.exit({code})"
 
@@ -67,3 +68,10 @@ def test_a_recorded_command_says_nothing_of_the_machine(monkeypatch):
     given = ["--output", "/tmp/x.json", "--texts", "/tmp/here/texts.json", "--output=y", "--n", "3"]
     monkeypatch.setattr(sys, "argv", [script, *given])
     assert typed() == "python benchmarks/again.py --texts texts.json --n 3"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "x", "\u0663"])
+def test_a_count_that_is_none_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="at least 1"):
+        count(text)
+    assert count("12") == 12

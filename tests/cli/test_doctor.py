@@ -24,6 +24,7 @@ def test_doctor_names_versions_device_operations_pair_and_cache(capsys, monkeypa
         f"torch        {torch.__version__}",
         f"{torch.get_num_threads()} threads",
         "in PyTorch, on any device: accept,",
+        "in Triton, on CUDA: accept, acceptance, ",
         f"drafter      missing: {tmp_path / 'absent'}",
         f"cache {cache}",
         "some-pair/latency.json, 2 bytes",
@@ -35,6 +36,15 @@ def test_doctor_finds_an_empty_cache_empty(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("HYBRIDSPEC_CACHE", str(tmp_path / "absent"))
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.endswith(f"cache {tmp_path / 'absent'}\n  empty\n")
+
+
+def test_doctor_says_what_is_wrong_with_a_cache(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    folders = {str(tmp_path / "file"): "no folder", "/x" + "y" * 5000: "cannot be read"}
+    for folder, words in folders.items():
+        monkeypatch.setenv("HYBRIDSPEC_CACHE", folder)
+        assert main(["doctor"]) == 0
+        assert words in capsys.readouterr().out.splitlines()[-1]
 
 
 def table(out):
@@ -83,6 +93,7 @@ def test_a_pair_that_does_not_fit_ends_in_one_sentence_and_code_2(capsys, monkey
     ("arguments", "named"),
     [
         (["--max-context", "0"], ["max_context", "at least 1, got 0"]),
+        (["--max-context", "3000"], ["max_context 3000", "up to 2049"]),
         (["--max-context", "x"], ["--max-context", "'x'"]),
         (["--model", "absent"], ["model absent does not exist"]),
         (["--model", ""], ["--model is empty"]),

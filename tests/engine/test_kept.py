@@ -31,6 +31,7 @@ def made(tiny_target, tiny_drafter):
             llm._experience.clock = llm._experience.learning = None
         return llm
 
+    make.target, make.drafter = tiny_target, tiny_drafter
     return make
 
 
@@ -128,6 +129,19 @@ def test_a_prompt_whose_reading_is_broken_off_spoils_nothing(made, begun, monkey
     llm._experience.drafting.__init__()  # it outlives a text
     assert rounds_of(llm.generate(PROMPTS[0], SHORT)) == wanted
     assert len(begun) == 1
+
+
+@pytest.mark.parametrize("policy", ["plain", "fixed", "hybrid"])
+@pytest.mark.parametrize("made_inside", [False, True])
+@pytest.mark.parametrize("inside", [(True, False), (False, True), (True, True)])
+def test_a_caller_may_be_in_inference_mode_or_not(made, policy, made_inside, inside):
+    wanted = made(policy).generate(PROMPTS[0], SHORT).token_ids
+    with torch.inference_mode(made_inside):
+        llm = LLM(made.target, draft_model=made.drafter, policy=policy, device="cpu")
+    for is_inside in inside:
+        with torch.inference_mode(is_inside):
+            assert llm.generate(PROMPTS[0], SHORT).token_ids == wanted
+    llm.acceptance_report()
 
 
 def test_a_longer_text_gets_more_room_and_the_roomier_is_kept(begun, made, monkeypatch):

@@ -23,14 +23,14 @@ GOOD = {"seconds": {"8": [1.0, 2.0], "64": [2.0, 3.0]}, "plain": {"8": 0.5, "64"
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"seconds": {"8": [-1.0, 2.0], "64": [2.0, 3.0]}}, "at least"),
+        ({"seconds": {"8": [-1.0, 2.0], "64": [2.0, 3.0]}}, "from 1e-09"),
         ({"seconds": {"8": [1.0], "64": [2.0]}}, "1 timings"),
         ({"seconds": {"8": [float("nan"), 2.0], "64": [2.0, 3.0]}}, "nan"),
         ({"seconds": {"64": [2.0, 3.0], "8": [1.0, 2.0]}}, "contexts must rise"),
         ({"seconds": {"8": [1.0, 2.0], "08": [1.0, 2.0]}}, "contexts must rise"),
         ({"drft": {"8": 1.0, "64": 1.0}}, "'drft' is unknown"),
         ({"draft": {"8": 1.0}}, "'draft' must map"),
-        ({"commit": {"8": 1.0, "64": -1.0}}, "at least"),
+        ({"commit": {"8": 1.0, "64": -1.0}}, "from 1e-09"),
         ({"key": KEY | {"device": "two"}}, "another device"),
     ],
 )

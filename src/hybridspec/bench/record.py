@@ -44,6 +44,8 @@ def record(
     Texts that end with the prompt's own token have no round and are left out. Raises PromptError
     for a prompt that does not fit, OptionError if none has a round. progress: (texts, all texts).
     """
+    for _, prompt in prompts:
+        llm.check(prompt)
     encoded = [llm.pair.tokenizer.encode(prompt) for _, prompt in prompts]
     room = llm.pair.target.config.max_position_embeddings - MAX_ROWS
     for number, ids in enumerate(encoded):

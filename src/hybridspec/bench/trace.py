@@ -165,6 +165,7 @@ def _check(path: Path, trace: Trace) -> None:
         and int(trace.begins[-1]) == P
         and bool((lengths > 0).all())
         and bool((trace.budgets >= lengths).all())
+        and int(trace.budgets.max()) < 2**31
         and int(trace.accepted.max()) <= G
         and bool(trace.log_odds.isfinite().all())
         and bool((trace.experts >= 0).all())

@@ -3,8 +3,10 @@
 """`hybridspec doctor`: what is installed, what runs here, and does a pair fit into memory."""
 
 import pkgutil
+from importlib.util import find_spec
 from pathlib import Path
 
+from hybridspec.core.errors import OptionError
 from hybridspec.core.options import DeviceName, EngineOptions, check_context
 
 
@@ -47,7 +49,7 @@ def _show_installation() -> None:
         print(f"  {line}")
     print("operations")
     print(f"  in PyTorch, on any device: {', '.join(_operations())}")
-    print("  in Triton: none in this version")
+    print(f"  in Triton, on CUDA: {', '.join(_twins()) or 'Triton is not installed'}")
     print("embedded pair")
     for name, directory in (("target", embedded.TARGET), ("drafter", embedded.DRAFTER)):
         print(f"  {name:12} {_contents(directory)}")
@@ -67,7 +69,12 @@ def _show_memory(
     device = devices.pick(name)
     found = Checkpoint.found(model, draft_model, needs_drafter=False)
     memory, free = found.memory("exact", device), free_bytes(device)
-    positions = min(max_context or memory.positions, memory.positions)
+    positions = max_context or memory.positions
+    if positions > memory.positions:
+        raise OptionError(
+            f"max_context {positions} is more than the model can take: give up to "
+            f"{memory.positions}."
+        )
     parts = memory.parts(positions)
     print(f"memory for {positions} positions on {device.type}, estimated; nothing is loaded")
     for part, size in parts.items():
@@ -97,6 +104,16 @@ def _operations() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(reference.__path__))
 
 
+def _twins() -> list[str]:
+    """Operations of the reference that Triton has too."""
+    from hybridspec import kernels
+
+    if find_spec("triton") is None:
+        return []
+    own = {module.name for module in pkgutil.iter_modules(kernels.__path__)}
+    return [name for name in _operations() if name in own]
+
+
 def _contents(directory: Path) -> str:
     files = [file for file in directory.rglob("*") if file.is_file()]
     if not (directory / "config.json").is_file():
@@ -105,7 +122,12 @@ def _contents(directory: Path) -> str:
 
 
 def _files(directory: Path) -> list[str]:
-    files = sorted(file for file in directory.rglob("*") if file.is_file())
+    try:
+        if directory.exists() and not directory.is_dir():
+            return ["no folder: nothing can be kept there; name another by HYBRIDSPEC_CACHE"]
+        files = sorted(file for file in directory.rglob("*") if file.is_file())
+    except OSError as error:
+        return [f"cannot be read: {error.strerror}"]
     return [f"{file.relative_to(directory)}, {file.stat().st_size} bytes" for file in files] or [
         "empty"
     ]

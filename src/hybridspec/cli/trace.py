@@ -61,7 +61,8 @@ def _shipped() -> list[tuple[str, str]]:
 def _read(path: Path) -> list[tuple[str, str]]:
     """(class, prompt) of each line; raises PromptError that names the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # of bytes: JSON may hold separators that end a line of text
+        lines = [line.decode("utf-8") for line in path.read_bytes().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"{path} cannot be read ({error}); give lines of JSON.") from None
     found = list[tuple[str, str]]()
@@ -73,7 +74,10 @@ def _read(path: Path) -> list[tuple[str, str]]:
         values = cast("dict[str, object]", value) if isinstance(value, dict) else {}
         prompt, name = values.get("prompt"), values.get("class", "none")
         if not isinstance(prompt, str) or not isinstance(name, str):
-            raise PromptError(f'{path}: line {number} must be an object with a string "prompt".')
+            raise PromptError(
+                f'{path}: line {number} must be an object with a string "prompt"'
+                ' and, if it has one, a string "class".'
+            )
         found.append((name, prompt))
     if not found:
         raise PromptError(f"{path} holds no prompt; give lines of JSON.")

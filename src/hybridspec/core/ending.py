@@ -67,8 +67,8 @@ def _outcome(command: Callable[[], int]) -> int:
     if sys.stdout is None:
         return refuse("stdout is closed: leave it open, or send it to a file.")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # what is written is text of a model, not of a locale
-        sys.stdout.reconfigure(encoding="utf-8")
+        # what is written is text of a model, not of a locale; a path may be no text
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         with _warnings_as_sentences():
             return command()

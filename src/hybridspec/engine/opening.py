@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from weakref import WeakSet
 
+import torch
+
 from hybridspec.core.options import EngineOptions
 from hybridspec.engine.experience import Experience
 from hybridspec.engine.graph import CapturedRounds
@@ -49,6 +51,7 @@ class Opening:
         finally:
             self._kept.put(rounds)
 
+    @torch.inference_mode()  # whatever mode made the tensors, they may be written in this one
     def _begin(self, rounds: Rounds, prompt_ids: list[int], budget: int) -> None:
         rounds.reset()
         target, drafter = rounds.target, rounds.drafter

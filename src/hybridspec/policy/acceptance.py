@@ -14,6 +14,9 @@ from pathlib import Path
 from hybridspec.core.errors import TableError
 from hybridspec.policy.tables import check_key, numbers, read_table, write_table
 
+LARGEST = 1e3
+"""of a coefficient; a table beyond is damaged"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
@@ -36,12 +39,12 @@ class Acceptance:
         """Read `acceptance.json`; raises TableError if it is damaged or belongs to another pair."""
         table = read_table(path)
         check_key(path, table, key)
-        intercepts = numbers(path, table.get("intercepts"), at_least=-1e3)
+        intercepts = numbers(path, table.get("intercepts"), at_least=-LARGEST, at_most=LARGEST)
         if len(intercepts) != drafts:
             raise TableError(
                 f"{path} has {len(intercepts)} intercepts, the drafter drafts {drafts} tokens."
             )
-        slope = numbers(path, [table.get("slope")], at_least=0.0)[0]
+        slope = numbers(path, [table.get("slope")], at_least=0, at_most=LARGEST)[0]
         return cls(slope=slope, intercepts=tuple(intercepts))
 
     def save(self, path: Path, *, key: Mapping[str, str]) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from statistics import mean
 from typing import cast
 
-from hybridspec.core.errors import TableError
+from hybridspec.core.errors import TableError, shown
 from hybridspec.policy.routing import RoutingCosts
 from hybridspec.policy.tables import check_key, numbers, read_table, write_table
 
 PARTS = {"draft", "commit"}
 """optional fields of the file, for its reader"""
+LONGEST = 1e6
+"""seconds of a round; a table beyond is damaged"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,9 @@ class Latency:
         found: dict[str, object] = table.get("seconds") or {}
         if not isinstance(found, dict) or not found or not all(map(_is_context, found)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TableError(f"{path}: 'seconds' must map contexts to lists of seconds.")
-        seconds = {int(c): numbers(path, row, at_least=1e-9) for c, row in found.items()}
+        seconds = {
+            int(c): numbers(path, row, at_least=1e-9, at_most=LONGEST) for c, row in found.items()
+        }
         if list(seconds) != sorted(seconds) or len(seconds) < len(found):
             raise TableError(f"{path}: contexts must rise, got {', '.join(found)}.")
         for context, row in seconds.items():
@@ -144,7 +148,7 @@ def _by_context(
     if not isinstance(found, dict) or sorted(cast("dict[str, object]", found)) != sorted(wanted):
         raise TableError(f"{path}: '{name}' must map the contexts of 'seconds' to seconds.")
     values = [cast("dict[str, object]", found)[context] for context in wanted]
-    return dict(zip(contexts, numbers(path, values, at_least=1e-9), strict=True))
+    return dict(zip(contexts, numbers(path, values, at_least=1e-9, at_most=LONGEST), strict=True))
 
 
 def _routing(path: Path, prices: object) -> RoutingCosts | None:
@@ -152,12 +156,15 @@ def _routing(path: Path, prices: object) -> RoutingCosts | None:
         return None
     names = [field.name for field in fields(RoutingCosts)]
     if not isinstance(prices, dict) or sorted(cast("dict[str, object]", prices)) != sorted(names):
-        raise TableError(f"{path}: 'routing' must hold {', '.join(names)}; got {prices!r}.")
-    values = numbers(path, [cast("dict[str, object]", prices)[name] for name in names], at_least=0)
-    found = dict(zip(names, values, strict=True))
-    return RoutingCosts(
-        seconds_per_row=found["seconds_per_row"],
-        seconds_per_expert=found["seconds_per_expert"],
-        layers=int(found["layers"]),
-        correlation=found["correlation"],
-    )
+        raise TableError(
+            f"{path}: 'routing' must hold {', '.join(names)}; got {shown(cast('object', prices))}."
+        )
+    listed = [cast("dict[str, object]", prices)[name] for name in names]
+    found = dict(zip(names, numbers(path, listed, at_least=0, at_most=LONGEST), strict=True))
+    layers = found.pop("layers")
+    if layers < 1 or layers % 1:
+        raise TableError(f"{path}: layers must be a whole number of at least 1, got {layers:g}.")
+    try:
+        return RoutingCosts(layers=int(layers), **found)
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from None

@@ -4,12 +4,12 @@
 
 import json
 import os
-import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
-from hybridspec.core.errors import TableError
+from hybridspec.core.errors import TableError, shown
 from hybridspec.core.jsonfile import read_object
 
 
@@ -24,9 +24,13 @@ def read_table(path: Path) -> dict[str, Any]:
 def write_table(path: Path, table: Mapping[str, object]) -> None:
     """Write a table whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half_written = path.with_suffix(f".{os.getpid()}.part")  # two processes may write at a time
-    half_written.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    half_written.replace(path)
+    writer = f"{os.getpid()}-{threading.get_ident()}"  # several may write at a time
+    half_written = path.with_suffix(f".{writer}.part")
+    try:
+        half_written.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        half_written.replace(path)
+    finally:
+        half_written.unlink(missing_ok=True)
 
 
 def check_key(path: Path, table: Mapping[str, Any], key: Mapping[str, str]) -> None:
@@ -34,17 +38,19 @@ def check_key(path: Path, table: Mapping[str, Any], key: Mapping[str, str]) -> N
     for name, wanted in key.items():
         found = table["key"].get(name)
         if found != wanted:
-            raise TableError(f"{path} belongs to another {name}: {found!r}, here it is {wanted!r}.")
+            raise TableError(
+                f"{path} belongs to another {name}: {shown(found)}, here it is {wanted!r}."
+            )
 
 
-def numbers(path: Path, value: object, *, at_least: float) -> list[float]:
-    """`value` if it is a non-empty list of finite numbers not below `at_least`; else TableError."""
+def numbers(path: Path, value: object, *, at_least: float, at_most: float) -> list[float]:
+    """`value` if it is a non-empty list of numbers between these; else TableError."""
     listed = cast("list[object]", value) if isinstance(value, list) else []
-    largest = sys.float_info.max  # JSON may hold whole numbers that no float can
-    found = [float(x) for x in listed if _is_number(x) and at_least <= x <= largest]
+    found = [float(x) for x in listed if _is_number(x) and at_least <= x <= at_most]
     if not found or len(found) < len(listed):
         raise TableError(
-            f"{path}: expected a list of numbers of at least {at_least}, got {value!r}."
+            f"{path}: expected a list of numbers from {at_least:g} to {at_most:g}, "
+            f"got {shown(cast('object', value))}."
         )
     return found
 
