@@ -22,7 +22,7 @@ DOCS = HERE.parent / "docs"
 README, CORRECTNESS, GDN = HERE.parent / "README.md", DOCS / "correctness.md", DOCS / "gdn.md"
 MEASURED, POLICY = DOCS / "measured.md", DOCS / "policy.md"
 BEGIN, END = "<!-- results: drawn by benchmarks/readme.py -->\n", "<!-- end of results -->\n"
-SHOWN = ("plain", "fixed:16", "hybrid")
+SHOWN = ("plain", "plain fast", "fixed:8", "fixed:16", "hybrid")
 """policies of the embedded pair in the README"""
 REPLAYS = ("policy_facts", "policy_replay", "world_replay")
 CORRECTED = ("decode_random", "decode_random_correlated", "decode_random_maths")
@@ -51,8 +51,13 @@ def results() -> str:
 
 def cpu(runs: list[dict[str, Any]], names: tuple[str, ...] = ()) -> str:
     """A table: the policies of each run in its own mode, or those that are named."""
-    arms = [(arm, run) for run in runs for arm in run["arms"] if arm["mode"] == run["mode"]]
-    return markdown(HEAD, [row(*own) for own in arms if not names or own[0]["name"] in names])
+    arms = [(arm, run) for run in runs for arm in run["arms"]]
+    shown = [
+        (arm, run)
+        for arm, run in arms
+        if (arm["name"] in names if names else arm["mode"] == run["mode"])
+    ]
+    return markdown(HEAD, [row(*own) for own in shown])
 
 
 def measured() -> str:
@@ -95,10 +100,10 @@ def load(name: str) -> dict[str, Any]:
 
 
 def row(arm: dict[str, Any], run: dict[str, Any]) -> tuple[str, ...]:
-    """One policy; its speed-up is over plain of its own mode."""
+    """One policy; its speed-up is over plain of the run's mode."""
     over = arm[f"over_plain_{run['mode']}"]
     return (
-        run["mode"],
+        arm["mode"],
         arm["name"].removesuffix(" fast"),
         f"{arm['tokens_per_second']['median']:.0f}",
         f"{over['median']:.2f} ({over['low']:.2f}..{over['high']:.2f})",

@@ -20,6 +20,8 @@ def describe(chunks: Sequence[Chunk]) -> str:
 
 
 def _counts(stats: Stats) -> str:
+    if not stats.rounds:
+        return "1 token, the prompt's own, and no round"
     plain = stats.rounds - stats.rounds_drafted
     some = f" ({plain} not drafted)" if 0 < plain < stats.rounds else ""
     return (
