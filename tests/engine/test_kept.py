@@ -3,6 +3,7 @@
 """Rounds that serve one text after another: nothing of the last one is left in the next."""
 
 import gc
+from contextlib import ExitStack
 from weakref import ref
 
 import pytest
@@ -12,6 +13,7 @@ from hybridspec import LLM, SamplingParams
 from hybridspec.core.errors import OptionError
 from hybridspec.engine import opening
 from hybridspec.engine.kept import ROOM, Kept, room_for
+from hybridspec.engine.loop import Tally, decode
 from hybridspec.policy.latency import Latency
 
 SHORT = SamplingParams(max_new_tokens=12)
@@ -90,6 +92,33 @@ def test_two_streams_at_once_do_not_share(made, begun):
         ids += [token for chunk in stream for token in chunk.token_ids]
     assert [tuple(ids) for ids in found] == wanted
     assert len(begun) == 2
+
+
+def test_streams_that_take_turns_are_no_trials_to_each_other(tiny_target, tiny_drafter):
+    """What is learnt is one; where a text stands, and how it differs, is its own."""
+    llm = LLM(tiny_target, draft_model=tiny_drafter, device="cpu")
+    llm._experience.latency, llm._experience.clock = LATENCY, None
+    shared = llm._experience.learning.state
+    with ExitStack() as opened:
+        texts = [
+            opened.enter_context(llm.opening.text(llm.pair.tokenizer.encode(prompt), 40))
+            for prompt in PROMPTS
+        ]
+        streams = [decode(rounds, Tally()) for rounds in texts]
+        for _ in range(4):
+            for stream in streams:
+                next(stream)
+        learnt = [rounds.policy.learning for rounds in texts]
+        for rounds, own in zip(texts, learnt, strict=True):
+            assert own.slope is shared.slope
+            assert own.exploration.purse is shared.exploration.purse
+            assert rounds.policy.tables.intercepts is own.served
+            assert int(own.exploration.reached) == int(rounds.request.ledger.length)
+            assert int(own.exploration.trial) == 0
+        residuals = [float(own.residual) for own in learnt]
+        assert all(residuals)
+        llm.generate(PROMPTS[0], SHORT)
+        assert [float(own.residual) for own in learnt] == residuals
 
 
 def test_a_stream_that_is_left_early_spoils_nothing(made, begun):

@@ -71,7 +71,7 @@ class Experience:
             correction=self._seen,
             drafting=self.drafting,
             clock=self.clock,
-            learning=None if self.learning is None else self.learning.state,
+            learning=None if self.learning is None else self.learning.state.of_text(),
             device=device,
         )
 

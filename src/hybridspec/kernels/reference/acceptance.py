@@ -13,7 +13,7 @@ What a reader gets wrong: the fit leaves the request's residual out, since the c
 it; what is judged (calibration, histograms) is what `choose` went by, residual included.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,9 +51,9 @@ class AcceptanceState:
     intercepts: Tensor
     """[G] float32"""
     residual: Tensor
-    """[] float32, within +-1: of this request"""
+    """[] float32, within +-1: of one text"""
     served: Tensor
-    """[G] float32: intercepts + residual, which `choose` reads"""
+    """[G] float32: intercepts + residual, which `choose` reads; of one text"""
     prior_slope: Tensor
     """[] float32: as loaded"""
     prior_intercepts: Tensor
@@ -121,6 +121,15 @@ class AcceptanceState:
             labels=torch.zeros((2, 2, drafts, BINS), dtype=torch.int32, device=device),
             survivals=zeros(2, 2, BINS),
             judged=count(),
+        )
+
+    def of_text(self) -> "AcceptanceState":
+        """The same for a text of its own: what is learnt is shared, what belongs to one is not."""
+        return replace(
+            self,
+            residual=torch.zeros_like(self.residual),
+            served=self.intercepts.clone(),
+            exploration=self.exploration.of_text(),
         )
 
     def reset(self) -> None:

@@ -7,7 +7,7 @@ read because the choice is not to be trusted, and the rounds of a trial because 
 asks whether drafts pay; with n* = 1 they would show it nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,11 +33,12 @@ class Exploration:
     explored: Tensor
     """[] int32: rounds that it lengthened"""
     reached: Tensor
-    """[] int32: committed positions behind the last drafted round; -1 before a request's first"""
+    """[] int32: committed positions behind a text's last drafted round; -1 before its first"""
     trial: Tensor
-    """[] int32: rounds to come that explore, since plain ones lay before them"""
+    """[] int32: rounds of a text to come that explore, since plain ones lay before them"""
     asked: Tensor
-    """[] int32: 1 if this round's rows are read for their labels, which no correction takes back"""
+    """[] int32: 1 if the rows of a text's round are read for their labels: no correction takes
+    them back"""
 
     @classmethod
     def empty(cls, device: torch.device | str) -> "Exploration":
@@ -57,6 +58,15 @@ class Exploration:
             reached=count(-1),
             trial=count(),
             asked=count(),
+        )
+
+    def of_text(self) -> "Exploration":
+        """The same purse for a text of its own."""
+        return replace(
+            self,
+            reached=torch.full_like(self.reached, -1),
+            trial=torch.zeros_like(self.trial),
+            asked=torch.zeros_like(self.asked),
         )
 
 
